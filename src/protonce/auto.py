@@ -1,0 +1,122 @@
+"""What `auto` means: Settings and the size of the data in, Resolved (numbers only) out.
+
+At ImageNet's size every choice is the paper's. Loads no torch.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from protonce.config import Resolved, Settings
+from protonce.errors import UserError
+
+IMAGENET_MEAN = [0.485, 0.456, 0.406]
+IMAGENET_STD = [0.229, 0.224, 0.225]
+FEWEST_IMAGES = 8
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the choices depend on: the device, whether it computes in bfloat16, faiss, and the cores."""
+
+    device: str
+    bfloat16: bool
+    faiss: bool
+    cores: int
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """What the choices depend on: images, and their typical shorter side in pixels (0: not images)."""
+
+    n: int
+    side: int
+
+
+def choose_recipe(data: DataSize, device: str) -> tuple[str, str]:
+    """The recipe for data of this size on this device, and the reason in words."""
+    if device == "cpu":
+        return "laptop-v2", "no GPU"
+    if 0 < data.side <= 64:
+        return "small-v2", f"images of {data.side} pixels"
+    if data.n >= 1_000_000:
+        return "pcl-v2", f"{data.n:,} images: the paper's size"
+    return "photos-v2", f"{data.n:,} images of about {data.side} pixels"
+
+
+def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
+    """Replace every `auto` by a number that suits the data and the machine.
+
+    Raises:
+        UserError: there are too few images to learn from.
+    """
+    if data.n < FEWEST_IMAGES:
+        raise UserError(f"the data has {data.n} readable images; training needs at least {FEWEST_IMAGES}")
+    chosen: dict[str, object] = {}
+
+    def choose(name: str, value: object) -> None:
+        if getattr(settings, name) == "auto":
+            chosen[name] = value
+
+    choose("device", machine.device)
+    choose("precision", "bf16" if machine.device == "cuda" and machine.bfloat16 else "32")
+    choose("kmeans_engine", "faiss" if machine.faiss and machine.device == "cpu" else "torch")
+    choose("workers", min(machine.cores, 8))
+    choose("mean", IMAGENET_MEAN)
+    choose("std", IMAGENET_STD)
+
+    # Views as large as the images, up to the paper's 224 pixels; a CPU has no time for more than 96.
+    choose("image_size", _image_size(data.side, 96 if machine.device == "cpu" else 224))
+    size = chosen.get("image_size", settings.image_size)
+    assert isinstance(size, int)
+    choose(
+        "stem",
+        "small" if size <= 64 and settings.backbone.startswith("resnet") and not settings.init else "standard",
+    )
+    # 256 before a crop of 224, as in the paper; images that are no larger than the view are not cut.
+    choose("plain_resize", round(size * 256 / 224) if data.side > size else size)
+
+    # At least 16 steps an epoch, and the paper's 256 where there are images enough.
+    choose("batch_size", min(256, data.n, _power_of_two(max(data.n / 16, 16))))
+    batch = chosen.get("batch_size", settings.batch_size)
+    assert isinstance(batch, int)
+    if batch > data.n:
+        raise UserError(f"batch_size is {batch}, but there are {data.n} images; choose at most {data.n}")
+    # 64 images a sub-batch: the paper's 256 on 4 GPUs. One sub-batch would let a view see the other's statistics.
+    choose("bn_splits", max(batch // 64, 2 if batch >= 16 else 1))
+
+    # The paper's 25, 50 and 100 thousand are n/51, 2n/51 and 4n/51 of ImageNet.
+    choose("clusters", _clusters(data.n))
+    choose("negatives", 16000)
+    # The twin must be able to leave its start: it averages over at most a twentieth of all steps.
+    steps = settings.epochs * max(data.n // batch, 1)
+    choose("twin_momentum", min(0.999, max(0.9, round(1 - 20 / steps, 3))))
+    momentum = chosen.get("twin_momentum", settings.twin_momentum)
+    assert isinstance(momentum, float)
+    # Keys must not be told apart by their age: the paper's queue is a sixteenth as old as its twin's memory
+    # (62 steps of 1000). Nor may it hold more than a quarter of the images.
+    age = math.ceil(1 / (16 * (1 - momentum))) if momentum < 1 else data.n
+    choose("queue", max(min(16000, data.n // 4, age * batch), 1))
+    # A tenth of the epochs: the paper's 20 of 200.
+    choose("warmup_epochs", round(settings.epochs / 10))
+    choose("prototype_weight", 1.0)
+    return Resolved(**{**dataclasses.asdict(settings), **chosen})
+
+
+def _image_size(side: int, most: int) -> int:
+    if not 0 < side < most:
+        return most
+    return max(side if side <= 32 else side // 16 * 16, 8)
+
+
+def _power_of_two(x: float) -> int:
+    return int(2 ** math.floor(math.log2(x)))
+
+
+def _clusters(n: int) -> list[int]:
+    clusters: list[int] = []
+    for share in (1, 2, 4):
+        k = float(f"{n * share / 51.2:.2g}")
+        fewest = 2 * clusters[-1] if clusters else 2
+        clusters.append(min(max(round(k), fewest), n))
+    return clusters

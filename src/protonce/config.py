@@ -1,0 +1,272 @@
+"""Settings: what a person may choose, documented field by field and checked at construction.
+
+Loads no torch, so that `protonce --help` answers at once. A value `auto` is replaced by `protonce.auto` once
+the data is known; nothing below `training` sees it.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from protonce.errors import UserError
+
+Auto = Literal["auto"]
+
+
+def _setting(
+    default: object,
+    text: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    length: int | None = None,
+) -> Any:
+    """A field with its default, its description, and the range in which its number (or each of its list) lies."""
+    rules = {"help": text, "least": least, "above": above, "most": most, "length": length}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=default.copy, metadata=rules)
+    return dataclasses.field(default=default, metadata=rules)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting of a training run. The defaults are those of the recipe `pcl-v2` where the paper has one."""
+
+    # What is learnt
+    method: Literal["pcl", "moco"] = _setting("pcl", "the system that learns; moco is PCL without an E-step")
+    terms: Literal["both", "instance", "prototypes"] = _setting(
+        "both", "terms of ProtoNCE (eq. 11) after warm-up; appendix A compares the three"
+    )
+    clusters: list[int] | Auto = _setting("auto", "prototypes at each granularity, K = {k_m}", least=1)
+    negatives: int | Auto = _setting("auto", "negative prototypes a query is compared with, r of eq. 11", least=1)
+    queue: int | Auto = _setting("auto", "keys of earlier batches kept as negatives, r of eq. 1", least=1)
+    tau: float = _setting(0.2, "temperature of eq. 1, and the mean of phi", above=0)
+    alpha: float = _setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1)
+    concentration: Literal["estimated", "fixed"] = _setting(
+        "estimated", "phi by eq. 12, or phi = tau for every prototype (fig. 3a)"
+    )
+    prototype_weight: float | Auto = _setting(
+        "auto", "factor of the prototype term of eq. 11; 1 is the paper's", least=0
+    )
+    warmup_epochs: int | Auto = _setting("auto", "first epochs with InfoNCE alone", least=0)
+    twin_momentum: float | Auto = _setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1)
+
+    # k-means
+    kmeans_engine: Literal["auto", "faiss", "torch"] = _setting("auto", "faiss on Linux's CPUs, else torch")
+    kmeans_iterations: int = _setting(20, "iterations of k-means", least=1)
+    kmeans_starts: int = _setting(1, "random starts of k-means; the best is kept", least=1)
+    kmeans_init: Literal["fresh", "warm"] = _setting(
+        "fresh", "start from random images (the paper's way), or from the last epoch's centroids"
+    )
+    kmeans_points: int = _setting(0, "images that k-means sees; 0 is all of them", least=0)
+
+    # The encoder
+    backbone: str = _setting("resnet50", "any timm model")
+    width: int = _setting(64, "channels of a ResNet's first stage; 64 is the standard", least=4)
+    stem: Literal["auto", "standard", "small"] = _setting(
+        "auto", "small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
+    )
+    head: Literal["linear", "mlp"] = _setting("mlp", "projection head: linear (v1) or MLP (v2)")
+    dim: int = _setting(128, "dimensions of the embedding", least=2)
+    bn_splits: int | Auto = _setting("auto", "sub-batches for batch norm, against leaks between views", least=1)
+    init: str = _setting("", "start from a run folder, a weights file, or timm:NAME")
+
+    # The views
+    image_size: int | Auto = _setting("auto", "side of the views in pixels", least=8)
+    plain_resize: int | Auto = _setting("auto", "shorter side before the centre crop of a plain view", least=8)
+    views: Literal["v1", "v2"] = _setting("v2", "order of operations: v1 grey, jitter; v2 jitter, grey, blur")
+    crop_scale: list[float] = _setting([0.2, 1.0], "share of the area that a random crop keeps", above=0, most=1)
+    flip_p: float = _setting(0.5, "probability of a horizontal flip", least=0, most=1)
+    jitter: list[float] = _setting(
+        [0.4, 0.4, 0.4, 0.1], "strength of brightness, contrast, saturation, hue", least=0, length=4
+    )
+    jitter_p: float = _setting(0.8, "probability of colour jitter", least=0, most=1)
+    grey_p: float = _setting(0.2, "probability of a grey view", least=0, most=1)
+    blur_p: float = _setting(0.5, "probability of Gaussian blur (v2 only)", least=0, most=1)
+    blur_sigma: list[float] = _setting([0.1, 2.0], "range of the blur's sigma in pixels", above=0, length=2)
+    mean: list[float] | Auto = _setting("auto", "channel means that views subtract", length=3)
+    std: list[float] | Auto = _setting("auto", "channel deviations that views divide by", above=0, length=3)
+
+    # Optimisation
+    epochs: int = _setting(200, "passes over the training images", least=1)
+    batch_size: int | Auto = _setting("auto", "images a step", least=2)
+    lr: float = _setting(0.03, "learning rate at the start", above=0)
+    schedule: Literal["cosine", "step"] = _setting("cosine", "how the learning rate falls")
+    drops: list[float] = _setting(
+        [0.6, 0.8],
+        "step schedule: shares of the epochs after which the rate is divided by 10",
+        above=0,
+        most=1,
+    )
+    sgd_momentum: float = _setting(0.9, "momentum of SGD", least=0, most=1)
+    weight_decay: float = _setting(1e-4, "weight decay of SGD", least=0)
+
+    # The machine, and what is drawn
+    seed: int = _setting(0, "seed of every draw", least=0)
+    limit: int = _setting(0, "train on this many images, drawn by the seed; 0 is all", least=0)
+    device: Literal["auto", "cpu", "cuda", "mps"] = _setting("auto", "where to compute")
+    precision: Literal["auto", "32", "16", "bf16"] = _setting(
+        "auto", "of the encoder: bf16 on GPUs that have it, else 32; never bf16 on a CPU unless asked"
+    )
+    workers: int | Auto = _setting("auto", "processes that read large images", least=0)
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = _fit(getattr(self, field.name), hints[field.name])
+            if value is None:
+                raise UserError(
+                    f"setting {field.name} is {getattr(self, field.name)!r}; it takes {_describe(hints[field.name])}"
+                )
+            object.__setattr__(self, field.name, value)
+            _check_range(field.name, value, field.metadata)
+        if len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
+            raise UserError(f"setting crop_scale is {self.crop_scale}; it takes two shares, the smaller first")
+        if self.blur_sigma[0] > self.blur_sigma[1]:
+            raise UserError(f"setting blur_sigma is {self.blur_sigma}; it takes two numbers, the smaller first")
+        if self.jitter[3] > 0.5:
+            raise UserError(f"setting jitter has hue {self.jitter[3]}; hue is at most 0.5")
+        if self.clusters != "auto" and not self.clusters:
+            raise UserError("setting clusters is empty; name at least one number of prototypes")
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of the settings, in the order in which they are documented."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object], where: str) -> "Settings":
+        """Settings from names and values; `where` says in an error who wrote an unknown name."""
+        for name in values:
+            if name not in cls.names():
+                close = get_close_matches(name, cls.names(), n=1)
+                hint = f"; did you mean {close[0]}?" if close else "; `protonce train --help` lists them"
+                raise UserError(f"{where} has no setting {name!r}{hint}")
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Resolved(Settings):
+    """Settings without `auto`: numbers only. Made by `protonce.auto.resolve`."""
+
+    kmeans_engine: Literal["faiss", "torch"] = _setting("torch", "see Settings")
+    stem: Literal["standard", "small"] = _setting("standard", "see Settings")
+    device: Literal["cpu", "cuda", "mps"] = _setting("cpu", "see Settings")
+    precision: Literal["32", "16", "bf16"] = _setting("32", "see Settings")
+    clusters: list[int] = _setting([100], "see Settings", least=1)
+    negatives: int = _setting(16000, "see Settings", least=1)
+    queue: int = _setting(16000, "see Settings", least=1)
+    prototype_weight: float = _setting(1.0, "see Settings", least=0)
+    warmup_epochs: int = _setting(20, "see Settings", least=0)
+    twin_momentum: float = _setting(0.999, "see Settings", least=0, most=1)
+    bn_splits: int = _setting(1, "see Settings", least=1)
+    image_size: int = _setting(224, "see Settings", least=8)
+    plain_resize: int = _setting(256, "see Settings", least=8)
+    mean: list[float] = _setting([0.485, 0.456, 0.406], "see Settings", length=3)
+    std: list[float] = _setting([0.229, 0.224, 0.225], "see Settings", above=0, length=3)
+    batch_size: int = _setting(256, "see Settings", least=2)
+    workers: int = _setting(0, "see Settings", least=0)
+
+
+def _fit(value: object, hint: Any) -> object:
+    """`value` as the type `hint`, or None where it is of another type."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        fitted = [_fit(value, option) for option in typing.get_args(hint)]
+        return next((f for f in fitted if f is not None), None)
+    if origin is Literal:
+        return str(value) if str(value) in typing.get_args(hint) else None
+    if origin is list:
+        if isinstance(value, tuple):
+            value = list(value)
+        if not isinstance(value, list):
+            return None
+        (inner,) = typing.get_args(hint)
+        items = [_fit(item, inner) for item in value]
+        return None if None in items else items
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return value if hint is str and isinstance(value, str) else None
+
+
+def _describe(hint: Any) -> str:
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_describe(option) for option in typing.get_args(hint))
+    if origin is Literal:
+        return " or ".join(typing.get_args(hint))
+    if origin is list:
+        return f"a list of {_describe(typing.get_args(hint)[0]).removeprefix('a ').removeprefix('an ')}s"
+    return {int: "a whole number", float: "a number", str: "a text"}[hint]
+
+
+def _check_range(name: str, value: object, rules: Mapping[str, Any]) -> None:
+    length = rules["length"]
+    if isinstance(value, list) and length is not None and len(value) != length:
+        raise UserError(f"setting {name} has {len(value)} numbers; it takes {length}")
+    for number in value if isinstance(value, list) else [value]:
+        if not isinstance(number, int | float):
+            continue
+        if rules["least"] is not None and number < rules["least"]:
+            raise UserError(f"setting {name} is {number}; it must be at least {rules['least']}")
+        if rules["above"] is not None and not number > rules["above"]:
+            raise UserError(f"setting {name} is {number}; it must be above {rules['above']}")
+        if rules["most"] is not None and number > rules["most"]:
+            raise UserError(f"setting {name} is {number}; it must be at most {rules['most']}")
+
+
+def recipes() -> list[str]:
+    """Names of the recipes that come with the package."""
+    folder = resources.files("protonce") / "recipes"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> dict[str, object]:
+    """The settings that a recipe names.
+
+    Raises:
+        UserError: there is no recipe of that name.
+    """
+    if name not in recipes():
+        raise UserError(f"there is no recipe {name!r}; there are {', '.join(recipes())}")
+    text = (resources.files("protonce") / "recipes" / f"{name}.yaml").read_text()
+    return parse_yaml(text, f"recipe {name}")
+
+
+def read_config(path: Path) -> dict[str, object]:
+    """The settings in a user's YAML file.
+
+    Raises:
+        UserError: the file is missing, is not YAML, or is not a list of names and values.
+    """
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UserError(f"--config {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--config {path} is not a text file") from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, where: str) -> dict[str, object]:
+    """Names and values from YAML text."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(f"{where} is not a list of settings, one `name: value` a line")
+    return {str(name): value for name, value in values.items()}

@@ -1,0 +1,5 @@
+"""The one exception that means: the user can mend this."""
+
+
+class UserError(Exception):
+    """A mistake of the user's: one sentence that says what, where, and what to do. Exit code 2."""
