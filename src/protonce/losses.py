@@ -1,0 +1,135 @@
+"""The losses of the M-step, as pure functions of tensors: InfoNCE (eq. 1) and ProtoNCE (eq. 11).
+
+The paper sums over the n images; like every implementation these functions take the mean over a batch.
+All embeddings, keys and prototypes are L2-normalised rows.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protonce.prototypes import Prototypes
+
+
+class ProtoNCE(NamedTuple):
+    """Eq. 11: the loss, its two terms, and how often the positive scores highest in each."""
+
+    loss: Tensor  # ()
+    instance: Tensor | None  # ()  the first term, eq. 1
+    prototype: Tensor | None  # ()  the second term, eq. 10 averaged over the granularities
+    instance_accuracy: Tensor | None  # ()
+    prototype_accuracy: Tensor | None  # ()
+
+
+def instance_logits(query: Tensor, key: Tensor, negatives: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
+    """v_i · v'_j / τ of eq. 1, the positive in column 0.
+
+    Args:
+        query: v, (B, d).
+        key: v' of the same images, (B, d).
+        negatives: v' of other images, (r, d).
+        tau: temperature τ.
+        mask: True where a negative does not count for a query, because it is a key of the query's own
+            image or an empty slot; (B, r).
+
+    Returns:
+        (B, 1 + r)
+    """
+    positive = (query * key).sum(dim=1, keepdim=True)  # (B, 1)
+    others = query @ negatives.T  # (B, r)
+    if mask is not None:
+        others = others.masked_fill(mask, -torch.inf)
+    return torch.cat([positive, others], dim=1) / tau  # (B, 1 + r)
+
+
+def prototype_logits(
+    query: Tensor, centroids: Tensor, concentration: Tensor, own: Tensor, candidates: Tensor | None = None
+) -> Tensor:
+    """v_i · c_j / φ_j of eq. 10, the query's own prototype c_s in column 0.
+
+    Args:
+        query: v, (B, d).
+        centroids: the prototypes c of one granularity, (k, d).
+        concentration: φ of each, (k,).
+        own: s, the prototype to which each image belongs, (B,).
+        candidates: which prototypes serve as negatives, (r,); None: all of them, which is eq. 10 itself.
+            A candidate that is a query's own prototype is masked for that query.
+
+    Returns:
+        (B, 1 + r)
+    """
+    scaled = centroids / concentration[:, None]  # (k, d)
+    positive = (query * scaled[own]).sum(dim=1, keepdim=True)  # (B, 1)
+    if candidates is None:
+        candidates = torch.arange(len(centroids), device=own.device)
+    others = query @ scaled[candidates].T  # (B, r)
+    others = others.masked_fill(candidates[None, :] == own[:, None], -torch.inf)
+    return torch.cat([positive, others], dim=1)  # (B, 1 + r)
+
+
+def sample_candidates(k: int, r: int, generator: torch.Generator) -> Tensor | None:
+    """R of k prototypes, without replacement; None (all of them) where k <= r + 1."""
+    return None if k <= r + 1 else torch.randperm(k, generator=generator)[:r]
+
+
+def nce(logits: Tensor) -> Tensor:
+    """-log of the share that column 0 has in the softmax, averaged over the batch."""
+    return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long))
+
+
+def accuracy(logits: Tensor) -> Tensor:
+    """Share of rows in which column 0 is larger than every other; where all are alike, nothing is recognised."""
+    return (logits[:, :1] > logits[:, 1:]).all(dim=1).float().mean()
+
+
+def info_nce(query: Tensor, key: Tensor, negatives: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
+    """InfoNCE, eq. 1, averaged over the batch; arguments as for `instance_logits`."""
+    return nce(instance_logits(query, key, negatives, tau, mask))
+
+
+def proto_nce(
+    query: Tensor,
+    key: Tensor,
+    negatives: Tensor,
+    prototypes: Sequence[Prototypes],
+    index: Tensor,
+    *,
+    tau: float,
+    mask: Tensor | None = None,
+    candidates: Sequence[Tensor | None] | None = None,
+    weight: float = 1.0,
+    instance_term: bool = True,
+) -> ProtoNCE:
+    """ProtoNCE, eq. 11, averaged over the batch.
+
+    Args:
+        query: v, (B, d).
+        key: v' of the same images, (B, d).
+        negatives: v' of other images, (r, d).
+        prototypes: one set C^m a granularity; none of them (in warm-up) leaves the first term alone.
+        index: which image each row is, (B,).
+        tau: temperature of the first term; the second has φ.
+        mask: True where a negative does not count for a query, (B, r).
+        candidates: for each granularity the negative prototypes, see `sample_candidates`; None: all.
+        weight: of the second term; 1 is eq. 11.
+        instance_term: False drops the first term once there are prototypes (appendix A, "proto only").
+    """
+    loss = query.new_zeros(())
+    instance = prototype = instance_accuracy = prototype_accuracy = None
+    if instance_term or not prototypes:
+        logits = instance_logits(query, key, negatives, tau, mask)
+        instance, instance_accuracy = nce(logits), accuracy(logits)
+        loss = loss + instance
+    if prototypes:
+        drawn = candidates if candidates is not None else [None] * len(prototypes)
+        granularities = [
+            prototype_logits(query, c.centroids, c.concentration, c.assignment[index], r)
+            for c, r in zip(prototypes, drawn, strict=True)
+        ]
+        prototype = torch.stack([nce(logits) for logits in granularities]).mean()  # 1/M Σ_m
+        prototype_accuracy = torch.stack([accuracy(logits) for logits in granularities]).mean()
+        loss = loss + weight * prototype
+    return ProtoNCE(loss, instance, prototype, instance_accuracy, prototype_accuracy)

@@ -1,0 +1,128 @@
+"""The E-step: momentum features in, a set of prototypes for each granularity out (algorithm 1, lines 4 to 8)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protonce.kmeans import Engine, k_means
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """C^m: the prototypes of one granularity."""
+
+    centroids: Tensor  # c, (k, d), L2-normalised
+    means: Tensor  # the k-means centroids before normalisation, (k, d); the next start
+    assignment: Tensor  # s, (n,): the prototype to which each image belongs
+    concentration: Tensor  # φ, (k,)
+
+    def to(self, device: torch.device | str) -> "Prototypes":
+        """The same prototypes on another device."""
+        return Prototypes(*(t.to(device) for t in (self.centroids, self.means, self.assignment, self.concentration)))
+
+
+def e_step(
+    features: Tensor,
+    clusters: Sequence[int],
+    *,
+    tau: float,
+    generator: torch.Generator,
+    alpha: float = 10.0,
+    estimate: bool = True,
+    iterations: int = 20,
+    starts: int = 1,
+    sample: int = 0,
+    init: Sequence[Tensor] | None = None,
+    engine: Engine = "torch",
+) -> list[Prototypes]:
+    """Cluster V' = f_θ'(X) at each granularity and estimate the concentration around each prototype.
+
+    Args:
+        features: v' of all images, (n, d), L2-normalised.
+        clusters: K = {k_m}. Where there are fewer distinct features than k_m, there are fewer prototypes.
+        tau: the mean of φ.
+        generator: draws the starts of k-means.
+        alpha: smooths φ of small clusters, eq. 12.
+        estimate: φ by eq. 12; False: φ = τ for every prototype (fig. 3a).
+        iterations: of k-means.
+        starts: of k-means, the best of which is kept.
+        sample: images that k-means sees; 0: all.
+        init: for each granularity the means to start from; None: random images.
+        engine: of k-means.
+    """
+    prototypes = []
+    for m, k in enumerate(clusters):
+        found = k_means(  # C^m = k-means(V', k_m)
+            features,
+            k,
+            generator=generator,
+            iterations=iterations,
+            starts=starts,
+            sample=sample,
+            init=init[m] if init else None,
+            engine=engine,
+        )
+        phi = (  # φ_m = Concentration(C^m, V')
+            concentration(features, found.means, found.assignment, tau, alpha)
+            if estimate
+            else features.new_full((len(found.means),), tau)
+        )
+        prototypes.append(Prototypes(F.normalize(found.means, dim=1), found.means, found.assignment, phi))
+    return prototypes
+
+
+def concentration(features: Tensor, means: Tensor, assignment: Tensor, tau: float, alpha: float) -> Tensor:
+    """φ of each prototype by eq. 12, clamped to the 10th to 90th percentile and scaled to a mean of τ.
+
+    A cluster without spread (one member, or identical ones) takes the largest φ of the set, for nothing is
+    known of its extent; if no cluster has spread, φ = τ.
+
+    Args:
+        features: v', (n, d).
+        means: the k-means centroids before normalisation, (k, d).
+        assignment: (n,), each of the k at least once.
+        tau: τ.
+        alpha: α.
+
+    Returns:
+        (k,)
+    """
+    k = len(means)
+    distance = (features - means[assignment]).norm(dim=1)  # ‖v'_z - c‖, (n,)
+    size = torch.bincount(assignment, minlength=k)  # Z, (k,)
+    total = distance.new_zeros(k).index_add_(0, assignment, distance)  # Σ_z ‖v'_z - c‖, (k,)
+    phi = total / (size * torch.log(size + alpha))  # eq. 12
+    spread = total / size > 1e-6  # rounding alone gives about 1e-7 for unit vectors
+    if not spread.any():
+        return torch.full_like(phi, tau)
+    phi = torch.where(spread, phi, phi[spread].max())
+    low, high = torch.quantile(phi, phi.new_tensor([0.1, 0.9])).tolist()
+    phi = phi.clamp(low, high)
+    return phi * (tau / phi.mean())
+
+
+def parents(fine: Tensor, coarse: Tensor) -> Tensor:
+    """For each fine prototype the coarse one that holds most of its members.
+
+    Args:
+        fine: assignment of each image to a fine prototype, (n,).
+        coarse: assignment of each image to a coarse prototype, (n,).
+
+    Returns:
+        (k_fine,)
+    """
+    columns = int(coarse.max()) + 1
+    pairs, counts = np.unique((fine * columns + coarse).cpu().numpy(), return_counts=True)
+    pairs = pairs[np.argsort(-counts, kind="stable")]  # most members first; of two alike the smaller number
+    _, first = np.unique(pairs // columns, return_index=True)
+    return torch.from_numpy(pairs[first] % columns)
+
+
+def assign(features: Tensor, prototypes: Prototypes) -> tuple[Tensor, Tensor]:
+    """The nearest prototype of each feature, and the cosine distance 1 - v'·c to it; (n,) each."""
+    similarity, which = (features @ prototypes.centroids.T).max(dim=1)
+    return which, 1 - similarity

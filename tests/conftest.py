@@ -1,0 +1,68 @@
+"""What the tests share: one small trained run, pictures made on the spot, and the real data where it is."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+SMALL = {  # a training that takes seconds
+    "recipe": "small-v2",
+    "backbone": "resnet10t",
+    "width": 4,
+    "dim": 16,
+    "image_size": 16,
+    "clusters": [4, 8],
+    "batch_size": 16,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Real data sets; absent on most machines, present in CI."""
+    if not SHARED.exists():
+        assert not os.environ.get("CI"), f"CI lays the real data at {SHARED}, and it is not there"
+        pytest.skip("the real data sets are not on this machine")
+    return SHARED
+
+
+def stripes(rng: np.random.Generator, slope: int, side: int = 20) -> np.ndarray:
+    """A small picture of stripes: its class is their direction."""
+    y, x = np.mgrid[:side, :side]
+    wave = np.sin((x * slope + y * (3 - slope)) * 0.7 + rng.uniform(0, 6)) * 90 + 128
+    picture = wave[..., None] + rng.normal(0, 20, (side, side, 3))
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    """A folder of 48 small pictures in three class folders."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for slope in range(3):
+        (folder / f"slope{slope}").mkdir()
+        for i in range(16):
+            Image.fromarray(stripes(rng, slope)).save(folder / f"slope{slope}" / f"{i:02d}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(photos, tmp_path_factory):
+    """One finished run of three epochs, the first a warm-up, for every test that reads a run folder."""
+    import protonce
+
+    out = tmp_path_factory.mktemp("runs") / "trained"
+    return protonce.train(photos, out, epochs=3, warmup_epochs=1, quiet=True, **SMALL)

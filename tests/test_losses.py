@@ -1,0 +1,166 @@
+"""The losses against a naive loop over the paper's equations, forward and backward."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from protonce.losses import info_nce, proto_nce, sample_candidates
+from protonce.memory import Queue
+from protonce.prototypes import Prototypes, e_step
+
+D = 6
+
+
+def unit(*shape, seed):
+    return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=-1)
+
+
+def prototype_set(k, n, seed):
+    generator = torch.Generator().manual_seed(seed)
+    assignment = torch.randint(k, (n,), generator=generator)
+    phi = torch.rand(k, generator=generator, dtype=torch.float64) * 0.3 + 0.05
+    centroids = unit(k, D, seed=seed)
+    return Prototypes(centroids, centroids, assignment, phi)
+
+
+def naive_proto_nce(v, v_, queue, queue_index, prototypes, index, tau, drawn, weight=1.0, instance=True):
+    """Eq. 11, image by image, term by term, with plain Python sums."""
+    total = 0.0
+    for i in range(len(v)):
+        own = int(index[i])
+        if instance:
+            top = torch.exp(v[i] @ v_[i] / tau)
+            bottom = top
+            for j in range(len(queue)):
+                if int(queue_index[j]) not in (own, -1):
+                    bottom = bottom + torch.exp(v[i] @ queue[j] / tau)
+            total = total - torch.log(top / bottom)
+        inner = 0.0
+        for m, c in enumerate(prototypes):
+            s = int(c.assignment[own])
+            top = torch.exp(v[i] @ c.centroids[s] / c.concentration[s])
+            bottom = top
+            others = range(len(c.centroids)) if drawn[m] is None else drawn[m].tolist()
+            for j in others:
+                if j != s:
+                    bottom = bottom + torch.exp(v[i] @ c.centroids[j] / c.concentration[j])
+            inner = inner + torch.log(top / bottom)
+        if prototypes:
+            total = total - weight * inner / len(prototypes)
+    return total / len(v)
+
+
+@pytest.mark.parametrize("granularities", [1, 3])
+@pytest.mark.parametrize(("k", "r"), [(5, 9), (9, 9), (10, 9), (30, 9)], ids=["k<r", "k=r", "k=r+1", "k>r"])
+def test_proto_nce_is_the_loop_over_equation_11(k, r, granularities):
+    n, batch, tau = 40, 12, 0.2
+    index = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
+    prototypes = [prototype_set(k + m, n, seed=m) for m in range(granularities)]
+    for c in prototypes:
+        c.assignment[index[1]] = c.assignment[index[0]]  # two images of the batch share a prototype
+    queue, v_ = unit(7, D, seed=50), unit(batch, D, seed=51)
+    queue_index = torch.tensor([20, 3, 21, -1, 22, 0, 3])  # keys of images 3 and 0 themselves, and an empty slot
+    memory = Queue(7, D).double()
+    memory.keys.copy_(queue)
+    memory.index.copy_(queue_index)
+    generator = torch.Generator().manual_seed(1)
+    drawn = [sample_candidates(len(c.centroids), r, generator) for c in prototypes]
+    assert all((d is None) == (len(c.centroids) <= r + 1) for d, c in zip(drawn, prototypes, strict=True))
+
+    fast_v = unit(batch, D, seed=52).requires_grad_()
+    slow_v = fast_v.detach().clone().requires_grad_()
+    fast = proto_nce(
+        fast_v,
+        v_,
+        memory.keys,
+        prototypes,
+        index,
+        tau=tau,
+        mask=memory.mask(index),
+        candidates=drawn,
+        weight=1.7,
+    ).loss
+    slow = naive_proto_nce(slow_v, v_, queue, queue_index, prototypes, index, tau, drawn, weight=1.7)
+    torch.testing.assert_close(fast, slow)
+    (fast_gradient,) = torch.autograd.grad(fast, fast_v)
+    (slow_gradient,) = torch.autograd.grad(slow, slow_v)
+    torch.testing.assert_close(fast_gradient, slow_gradient)
+
+
+def test_terms_of_appendix_a():
+    """Instance alone in warm-up even where only prototypes are wanted; prototypes alone afterwards; their sum."""
+    v, v_, queue, index = unit(8, D, seed=1), unit(8, D, seed=2), unit(20, D, seed=3), torch.arange(8)
+    c = [prototype_set(5, 8, seed=4)]
+    both = proto_nce(v, v_, queue, c, index, tau=0.1)
+    warm = proto_nce(v, v_, queue, [], index, tau=0.1, instance_term=False)
+    alone = proto_nce(v, v_, queue, c, index, tau=0.1, instance_term=False)
+    torch.testing.assert_close(warm.loss, info_nce(v, v_, queue, 0.1))
+    assert warm.prototype is None
+    assert alone.instance is None
+    torch.testing.assert_close(both.loss, warm.loss + alone.loss)
+
+
+def test_proto_nce_with_each_image_its_own_prototype_is_info_nce():
+    """Section 3.2: InfoNCE is the case c = v', φ = τ."""
+    n, tau = 9, 0.3
+    v, keys = unit(n, D, seed=1), unit(n, D, seed=2)
+    singles = Prototypes(keys, keys, torch.arange(n), torch.full((n,), tau, dtype=torch.float64))
+    index = torch.arange(n)
+    ours = proto_nce(v, keys, keys[:0], [singles], index, tau=tau, instance_term=False).loss
+    theirs = info_nce(v, keys, keys, tau, mask=torch.eye(n, dtype=torch.bool))
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(ours, F.cross_entropy(v @ keys.T / tau, index))
+
+
+def test_info_nce_by_hand():
+    """Query equals its key, one opposite negative, τ = 1: -log(e / (e + 1/e))."""
+    v = torch.tensor([[1.0, 0.0]])
+    loss = info_nce(v, v, -v, tau=1.0)
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(-2)), abs=1e-6)
+
+
+def test_gradient_is_right():
+    c = prototype_set(7, 5, seed=3)
+    keys, queue, index = unit(5, D, seed=1), unit(6, D, seed=2), torch.arange(5)
+
+    def loss(v):
+        return proto_nce(v, keys, queue, [c], index, tau=0.2).loss
+
+    assert torch.autograd.gradcheck(loss, unit(5, D, seed=9).requires_grad_())
+
+
+def test_accuracies_count_the_positive_that_scores_highest():
+    v = torch.eye(4, dtype=torch.float64)
+    keys = torch.stack([v[0], v[1], v[3], v[2]])  # two of four are right
+    c = Prototypes(v, v, torch.tensor([0, 1, 2, 0]), torch.full((4,), 0.1, dtype=torch.float64))  # three of four
+    result = proto_nce(v, keys, v, [c], torch.arange(4), tau=0.1, mask=torch.eye(4, dtype=torch.bool))
+    assert result.prototype_accuracy.item() == pytest.approx(0.75)
+    assert result.instance_accuracy.item() == pytest.approx(0.5)
+
+
+def test_candidates_are_drawn_without_replacement():
+    drawn = sample_candidates(100, 60, torch.Generator().manual_seed(0))
+    assert len(drawn) == 60
+    assert len(set(drawn.tolist())) == 60
+    again = sample_candidates(100, 60, torch.Generator().manual_seed(0))
+    assert torch.equal(drawn, again)
+    counts = torch.zeros(20)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3000):
+        counts[sample_candidates(20, 5, generator)] += 1
+    assert (counts / 3000 - 0.25).abs().max() < 0.04  # each as likely as the others: 5 of 20
+
+
+def test_duplicates_give_a_finite_loss():
+    """A fifth of the clusters are exact duplicates, so that their spread is zero."""
+    points = unit(200, D, seed=1).float()
+    points[:40] = points[:8].repeat_interleave(5, dim=0)
+    generator = torch.Generator().manual_seed(0)
+    prototypes = e_step(points, [40], tau=0.1, generator=generator)
+    v = points.clone().requires_grad_()
+    loss = proto_nce(v, points, points, prototypes, torch.arange(200), tau=0.1).loss
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(v.grad).all()
