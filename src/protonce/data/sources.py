@@ -1,0 +1,318 @@
+"""Sources of images: a folder, a .zip, arrays, the built-in set, or anything with `len` and `load(i)`.
+
+A source gives items by index, a name for each, and labels where the layout has them. Labels are read by
+evaluation only; training never asks for them.
+"""
+
+import hashlib
+import os
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from protonce import randomness
+from protonce.data import builtin
+from protonce.errors import UserError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+Pixels = NDArray[np.uint8]  # (h, w, 3)
+
+
+@runtime_checkable
+class Items(Protocol):
+    """What a user's own data set must offer: a length, and an item by its index."""
+
+    def __len__(self) -> int: ...
+
+    def load(self, i: int, /) -> Any:
+        """The item at a position: for images an array (h, w, 3) of uint8."""
+        ...
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that was found but cannot be used, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Source:
+    """Items by index, with names, labels (None: the layout has none), and what was skipped."""
+
+    spec: str
+    names: list[str]
+    labels: list[str] | None
+    load: Callable[[int], Any]
+    fingerprint: str
+    skipped: list[Skipped] = field(default_factory=list)
+    sizes: NDArray[np.int64] | None = None  # (n, 2) height and width; None: the items are not images
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def side(self) -> int:
+        """Typical shorter side in pixels; 0 where the items are not images."""
+        return 0 if self.sizes is None else int(np.median(self.sizes.min(axis=1)))
+
+    def subset(self, chosen: NDArray[np.int64]) -> "Source":
+        """The items at these positions, in this order."""
+        names = [self.names[i] for i in chosen]
+        return Source(
+            spec=self.spec,
+            names=names,
+            labels=None if self.labels is None else [self.labels[i] for i in chosen],
+            load=_Chosen(self.load, chosen),
+            fingerprint=_fingerprint((self.fingerprint + name, 0) for name in names),
+            skipped=self.skipped,
+            sizes=None if self.sizes is None else self.sizes[chosen],
+        )
+
+
+@dataclass
+class _Chosen:
+    """`load` of a subset. A class, like its likes below, because workers may have to be sent it."""
+
+    load: Callable[[int], Any]
+    chosen: NDArray[np.int64]
+
+    def __call__(self, i: int) -> Any:
+        return self.load(int(self.chosen[i]))
+
+
+@dataclass
+class _Rows:
+    images: Pixels  # (n, h, w, 3)
+
+    def __call__(self, i: int) -> Pixels:
+        row: Pixels = self.images[i]
+        return row
+
+
+@dataclass
+class _Decoded:
+    open: Callable[[int], BinaryIO]
+
+    def __call__(self, i: int) -> Pixels:
+        with self.open(i) as file:
+            return decode(file)
+
+
+@dataclass
+class _Folder:
+    paths: list[Path]
+
+    def __call__(self, i: int) -> BinaryIO:
+        return self.paths[i].open("rb")
+
+
+class _Zip:
+    """Members of a zip file, which each process and thread opens for itself, so that workers read side by side."""
+
+    def __init__(self, path: Path, names: list[str]) -> None:
+        self.path, self.names = path, names
+        self.local = threading.local()
+
+    def __call__(self, i: int) -> BinaryIO:
+        if not hasattr(self.local, "file"):
+            self.local.file = zipfile.ZipFile(self.path)
+        return cast(BinaryIO, self.local.file.open(self.names[i]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Zip, (self.path, self.names)
+
+
+Data = str | Path | NDArray[np.uint8] | Items | Source
+
+
+def open_source(data: Data, part: str = "train", seed: int = 0) -> Source:
+    """Open whatever DATA may be.
+
+    Args:
+        data: a folder, a .zip, `builtin`, an array of images (n, h, w) or (n, h, w, 3), or an object with
+            `len` and `load(i)` (and, if it has them, `names` and `labels`).
+        part: "train" or "test", for data sets that have both.
+        seed: of the built-in images.
+
+    Raises:
+        UserError: there is nothing there, or no readable image in it.
+    """
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, str) and data == "builtin":
+        return _from_builtin(part, seed)
+    if isinstance(data, str | Path):
+        path = Path(data)
+        if path.is_dir():
+            return _from_folder(path)
+        if path.is_file() and path.suffix.lower() == ".zip":
+            return _from_zip(path)
+        if path.is_file():
+            raise UserError(f"{data} is a file of a kind that is not read; give a folder, a .zip or `builtin`")
+        raise UserError(f"{data} does not exist; give a folder of images, a .zip of images, or `builtin`")
+    if hasattr(data, "load"):
+        return _from_items(data)
+    return _from_array(np.asarray(data))
+
+
+def _from_builtin(part: str, seed: int) -> Source:
+    images, labels = builtin.draw(part, seed)
+    names = [f"{part}/{label}/{i:05d}" for i, label in enumerate(labels)]
+    spec = "builtin" if part == "train" else f"builtin ({part} part)"
+    return _of_images(spec, images, names, labels, f"builtin {builtin.VERSION} {part} {seed}")
+
+
+def _from_array(array: NDArray[Any]) -> Source:
+    if array.dtype != np.uint8 or array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
+        raise UserError(
+            f"the array has shape {array.shape} and type {array.dtype}; images are (n, h, w) or (n, h, w, 3), uint8"
+        )
+    if len(array) == 0:
+        raise UserError("the array holds no image")
+    images = array[..., None] if array.ndim == 3 else array
+    images = np.broadcast_to(images, (*images.shape[:3], 3))
+    names = [f"{i:08d}" for i in range(len(images))]
+    return _of_images("array", images, names, None, hashlib.sha256(array.tobytes()).hexdigest())
+
+
+def _of_images(spec: str, images: Pixels, names: list[str], labels: list[str] | None, content: str) -> Source:
+    return Source(
+        spec=spec,
+        names=names,
+        labels=labels,
+        load=_Rows(images),
+        fingerprint=_fingerprint([(content, 0)]),
+        sizes=np.tile(np.array(images.shape[1:3], dtype=np.int64), (len(images), 1)),
+    )
+
+
+def _from_items(items: Any) -> Source:
+    if len(items) == 0:
+        raise UserError("the data set is empty")
+    names = list(getattr(items, "names", None) or (f"{i:08d}" for i in range(len(items))))
+    labels = getattr(items, "labels", None)
+    return Source(
+        spec=f"{type(items).__module__}.{type(items).__qualname__}",
+        names=names,
+        labels=None if labels is None else [str(label) for label in labels],
+        load=items.load,
+        fingerprint=_fingerprint((name, 0) for name in names),
+    )
+
+
+def _from_folder(folder: Path) -> Source:
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    paths = [p for p in paths if not _hidden(p.relative_to(folder).as_posix())]
+    names = [p.relative_to(folder).as_posix() for p in paths]
+    sizes = [p.stat().st_size for p in paths]
+    return _from_files(str(folder), names, sizes, _Folder(paths), f"in {folder} or its sub-folders")
+
+
+def _from_zip(path: Path) -> Source:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(f"{path} cannot be read as a .zip: {error}") from None
+    infos = [i for i in infos if i.filename.lower().endswith(SUFFIXES) and not _hidden(i.filename)]
+    infos.sort(key=lambda i: i.filename)
+    names = [i.filename for i in infos]
+    return _from_files(str(path), names, [i.file_size for i in infos], _Zip(path, names), f"in {path}")
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
+
+
+def _from_files(
+    spec: str, names: list[str], sizes: list[int], open_file: Callable[[int], BinaryIO], where: str
+) -> Source:
+    """A source of encoded images. Each is decoded once: what cannot be is skipped, with the reason."""
+    if not names:
+        raise UserError(f"no image was found {where}; looked for {', '.join(SUFFIXES)}")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        seen = list(pool.map(lambda i: _look(open_file, i), range(len(names))))
+    keep = np.array([i for i, found in enumerate(seen) if isinstance(found, tuple)], dtype=np.int64)
+    skipped = [Skipped(names[i], found) for i, found in enumerate(seen) if isinstance(found, str)]
+    if len(keep) == 0:
+        raise UserError(
+            f"none of the {len(names)} image files {where} can be read; the first, {names[0]}, is {skipped[0].reason}"
+        )
+    kept = [names[i] for i in keep]
+    return Source(
+        spec=spec,
+        names=kept,
+        labels=labels_of(kept),
+        load=_Chosen(_Decoded(open_file), keep),
+        fingerprint=_fingerprint(zip(kept, (sizes[i] for i in keep), strict=True)),
+        skipped=skipped,
+        sizes=np.array([seen[i] for i in keep], dtype=np.int64),
+    )
+
+
+def _look(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str:
+    """Height and width of an image, or the reason why it cannot be used.
+
+    A JPEG is decoded at an eighth of its size, which reads every byte of it and takes little time.
+    """
+    try:
+        with open_file(i) as file, Image.open(file) as image:
+            width, height = image.size
+            image.draft("RGB", (max(width // 8, 1), max(height // 8, 1)))
+            image.load()
+    except Exception as error:  # Pillow's plug-ins raise many kinds on a damaged file; all mean the same here
+        text = " ".join(str(error).split())
+        return "not an image that Pillow knows" if "cannot identify" in text else text or type(error).__name__
+    return height, width
+
+
+def decode(file: BinaryIO) -> Pixels:
+    """Pixels of an encoded image as RGB, upright; (h, w, 3)."""
+    with Image.open(file) as image:
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+
+
+def labels_of(names: Sequence[str]) -> list[str] | None:
+    """The folder of each image below the folder that all have in common: its finest label.
+
+    None where there is a single folder, or where images lie beside the folders: then they name no classes.
+    """
+    folders = [PurePosixPath(name).parts[:-1] for name in names]
+    common = 0
+    while all(len(f) > common for f in folders) and len({f[common] for f in folders}) == 1:
+        common += 1
+    rest = ["/".join(f[common:]) for f in folders]
+    return rest if len(set(rest)) > 1 and all(rest) else None
+
+
+def _fingerprint(entries: Iterable[tuple[str, int]]) -> str:
+    """A hash over sorted names and sizes."""
+    digest = hashlib.sha256()
+    for name, size in sorted(entries):
+        digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
+    """A training and a test part of one source, drawn by the seed."""
+    order = np.argsort(randomness.uniform(seed, "split", 0, np.arange(len(source)), 1)[:, 0], kind="stable")
+    n_test = max(round(share * len(source)), 1)
+    return source.subset(np.sort(order[n_test:])), source.subset(np.sort(order[:n_test]))
+
+
+def limit(source: Source, n: int, seed: int) -> Source:
+    """A random subset of n items by the seed, in the source's order; the source itself where n is 0 or enough."""
+    if n == 0 or n >= len(source):
+        return source
+    order = np.argsort(randomness.uniform(seed, "limit", 0, np.arange(len(source)), 1)[:, 0], kind="stable")
+    return source.subset(np.sort(order[:n]))

@@ -1,0 +1,143 @@
+"""The encoder f_θ: a backbone (timm's or the user's), a projection head, and L2 normalisation; and its twin f_θ'."""
+
+import copy
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, cast
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protonce import randomness
+from protonce.config import Resolved
+from protonce.errors import UserError
+
+
+class Encoder(nn.Module):
+    """v = f_θ(x): backbone, head, L2 normalisation."""
+
+    def __init__(self, backbone: nn.Module, feature_dim: int, head: str, dim: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.feature_dim = feature_dim
+        self.head: nn.Module = nn.Linear(feature_dim, dim)  # v1
+        if head == "mlp":  # v2
+            self.head = nn.Sequential(
+                nn.Linear(feature_dim, feature_dim), nn.ReLU(inplace=True), nn.Linear(feature_dim, dim)
+            )
+
+    def forward(self, x: Tensor, splits: int = 1) -> Tensor:
+        """Embeddings v of views x; (B, dim) float32, L2-normalised.
+
+        Args:
+            x: (B, ...).
+            splits: the batch is encoded in this many parts, so that batch norm sees each by itself, as it
+                does on as many GPUs.
+        """
+        parts = [self.head(self.features(part)) for part in x.tensor_split(splits)]
+        return F.normalize(torch.cat(parts).float(), dim=1)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Pooled features of the backbone; (B, feature_dim)."""
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        features: Tensor = self.backbone(x)
+        return features
+
+
+def build(settings: Resolved, backbone: nn.Module | None = None, example: Tensor | None = None) -> Encoder:
+    """A new encoder, its weights drawn by the seed.
+
+    Args:
+        settings: backbone, width, stem, head, dim, image_size and seed.
+        backbone: the user's own module, (B, ...) to (B, D); None: `settings.backbone` of timm.
+        example: a batch of views, needed to learn D of the user's own module.
+
+    Raises:
+        UserError: there is no such backbone, or the user's module does not return (B, D).
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(randomness.key(settings.seed, "weights"))
+        if backbone is None:
+            backbone = _timm_backbone(settings)
+            example = torch.zeros(2, 3, settings.image_size, settings.image_size)
+        assert example is not None, "an own backbone comes with an example of its views"
+        feature_dim = _feature_dim(backbone, example)
+        return Encoder(backbone, feature_dim, settings.head, settings.dim).to(memory_format=torch.channels_last)
+
+
+def twin_of(query: Encoder) -> Encoder:
+    """θ' = θ: a copy that receives no gradient."""
+    twin = copy.deepcopy(query)
+    twin.requires_grad_(False)
+    return twin
+
+
+@torch.no_grad()
+def update_twin(query: nn.Module, twin: nn.Module, momentum: float) -> None:
+    """θ' = m θ' + (1 - m) θ, for the parameters; the twin's batch norm keeps statistics of its own."""
+    old: list[Tensor] = list(twin.parameters())
+    new: list[Tensor] = list(query.parameters())
+    torch._foreach_lerp_(old, new, 1 - momentum)
+
+
+def encode_shuffled(
+    encode: Callable[[Tensor, int], Tensor], x: Tensor, splits: int, generator: torch.Generator
+) -> Tensor:
+    """Embeddings in the order of x, with batch norm over sub-batches of a random order.
+
+    Query and key of an image then share no statistics from which one could tell that they belong together.
+    """
+    if splits == 1:
+        return encode(x, 1)
+    order = torch.randperm(len(x), generator=generator).to(x.device)
+    shuffled = encode(x[order], splits)
+    embeddings = torch.empty_like(shuffled)
+    embeddings[order] = shuffled
+    return embeddings
+
+
+def _timm_backbone(settings: Resolved) -> nn.Module:
+    name = settings.backbone
+    if not timm.is_model(name):
+        close = get_close_matches(name, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else "; timm.list_models() lists them"
+        raise UserError(f"timm has no backbone {name!r}{hint}")
+    options: dict[str, Any] = {}
+    is_resnet = name.startswith(("resnet", "resnext", "wide_resnet", "seresnet"))
+    if settings.width != 64:
+        if not is_resnet:
+            raise UserError(f"width {settings.width} is for ResNets; backbone {name} has none")
+        options["channels"] = tuple(settings.width * 2**stage for stage in range(4))
+        # Only timm's deep stem (three 3x3 convolutions, ResNet-C) can be narrower than 64 channels.
+        options |= {"stem_type": "deep", "stem_width": settings.width // 2}
+    config = timm.get_pretrained_cfg(name)
+    if config is not None and config.fixed_input_size and config.input_size[-1] != settings.image_size:
+        options["img_size"] = settings.image_size
+    try:
+        backbone: Any = timm.create_model(name, num_classes=0, **options)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise UserError(
+            f"timm cannot build {name} for images of {settings.image_size} pixels: {' '.join(str(error).split())}"
+        ) from None
+    if settings.stem == "small":
+        if not is_resnet:
+            raise UserError(f"the small stem is for ResNets; backbone {name} is none: set stem to standard")
+        channels = backbone.bn1.num_features
+        backbone.conv1 = nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)
+        nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")
+        backbone.maxpool = nn.Identity()
+    return cast(nn.Module, backbone)
+
+
+def _feature_dim(backbone: nn.Module, example: Tensor) -> int:
+    training = backbone.training
+    with torch.no_grad():
+        features = backbone.eval()(example)
+    backbone.train(training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise UserError(f"the encoder returned {got} for a batch of {len(example)}; it must return (B, D)")
+    return int(features.shape[1])

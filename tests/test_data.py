@@ -1,0 +1,230 @@
+"""Sources and loaders: folders, archives, arrays, the built-in set, and the odd files among them."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from protonce.auto import DataSize, Machine, resolve
+from protonce.config import Settings
+from protonce.data import builtin
+from protonce.data.loader import Loader
+from protonce.data.sources import labels_of, limit, open_source, split
+from protonce.data.views import ImageViews
+from protonce.errors import UserError
+
+
+def image_views(size=16, **values):
+    machine = Machine("cpu", bfloat16=False, faiss=False, cores=1)
+    return ImageViews(resolve(Settings(image_size=size, **values), DataSize(100, 20), machine))
+
+
+def zip_of(folder, path):
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                archive.write(file, file.relative_to(folder))
+    return path
+
+
+def picture(side=12, seed=0):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8))
+
+
+def test_folder_and_zip_are_the_same_source(photos, tmp_path):
+    folder, archive = open_source(photos), open_source(zip_of(photos, tmp_path / "photos.zip"))
+    assert len(folder) == len(archive) == 48
+    assert folder.names == archive.names == sorted(folder.names)
+    assert folder.labels == archive.labels == [f"slope{i // 16}" for i in range(48)]
+    assert folder.fingerprint == archive.fingerprint
+    assert folder.side == archive.side == 20
+    for i in (0, 17, 47):
+        assert np.array_equal(folder.load(i), archive.load(i))
+
+
+def test_labels_are_the_folders_below_the_common_one():
+    assert labels_of(["a/1.png", "b/2.png"]) == ["a", "b"]
+    assert labels_of(["set/train/a/1.png", "set/train/b/x/2.png"]) == ["a", "b/x"]
+    assert labels_of(["1.png", "2.png"]) is None
+    assert labels_of(["photos/1.png", "photos/2.png"]) is None
+    assert labels_of(["a/1.png", "2.png"]) is None, "an image beside the folders has no class"
+
+
+def test_unreadable_files_are_skipped_counted_and_named(tmp_path):
+    picture().save(tmp_path / "good.png")
+    picture(300).save(tmp_path / "large.jpg")
+    whole = (tmp_path / "large.jpg").read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.png").write_text("not a picture")
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "notes.txt").write_text("no image, not looked at")
+    (tmp_path / ".hidden.png").write_text("nor this")
+    (tmp_path / "folder.png").mkdir()
+    source = open_source(tmp_path)
+    assert source.names == ["good.png", "large.jpg"]
+    reasons = {s.name: s.reason for s in source.skipped}
+    assert reasons.keys() == {"cut.jpg", "text.png", "empty.jpg"}
+    assert "truncated" in reasons["cut.jpg"]
+    assert "not an image" in reasons["text.png"]
+
+
+def test_every_mode_becomes_rgb_and_upright(tmp_path):
+    grey = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) * 4)
+    grey.save(tmp_path / "grey.png")
+    picture(8).convert("P").save(tmp_path / "palette.gif")
+    picture(8).convert("RGBA").save(tmp_path / "alpha.png")
+    picture(8).convert("CMYK").save(tmp_path / "cmyk.jpg")
+    tall = Image.fromarray(np.zeros((8, 4, 3), dtype=np.uint8))
+    exif = tall.getexif()
+    exif[0x0112] = 6  # turned by a quarter
+    tall.save(tmp_path / "turned.jpg", exif=exif)
+    source = open_source(tmp_path)
+    assert len(source) == 5
+    shapes = {name: source.load(i).shape for i, name in enumerate(source.names)}
+    assert shapes.pop("turned.jpg") == (4, 8, 3)
+    assert set(shapes.values()) == {(8, 8, 3)}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: p / "nowhere", "does not exist"),
+        (lambda p: p, "no image was found .* looked for .jpg"),
+        (lambda p: _write(p / "a.png", b"x").parent, "none of the 1 image files"),
+        (lambda p: _write(p / "a.zip", b"x"), "cannot be read as a .zip"),
+        (lambda p: _write(p / "a.rar", b"x"), "kind that is not read"),
+        (lambda p: np.zeros((3, 4, 5), dtype=np.float32), "uint8"),
+        (lambda p: np.zeros((0, 4, 4), dtype=np.uint8), "no image"),
+    ],
+)
+def test_no_image_is_an_error_that_says_what_was_looked_for(make, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        open_source(make(tmp_path))
+
+
+def _write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+def test_arrays_grey_and_colour():
+    grey = np.random.default_rng(0).integers(0, 256, (10, 8, 8), dtype=np.uint8)
+    source = open_source(grey)
+    assert source.load(3).shape == (8, 8, 3)
+    assert np.array_equal(source.load(3)[..., 1], grey[3])
+    assert source.labels is None
+    assert open_source(np.stack([grey] * 3, axis=3)).load(3).shape == (8, 8, 3)
+
+
+def test_a_users_own_data_set():
+    class Rows:
+        labels = (0, 1, 0)
+
+        def __len__(self):
+            return 3
+
+        def load(self, i):
+            return torch.full((4,), float(i))
+
+    source = open_source(Rows())
+    assert source.labels == ["0", "1", "0"]
+    assert source.side == 0
+    assert source.load(2).tolist() == [2.0] * 4
+
+
+def test_builtin_is_drawn_by_the_seed():
+    images, labels = builtin.draw("test", 0)
+    again, _ = builtin.draw("test", 0)
+    other, _ = builtin.draw("test", 1)
+    train, _ = builtin.draw("train", 0)
+    assert images.shape == (1500, 32, 32, 3)
+    assert np.array_equal(images, again)
+    assert not np.array_equal(images, other)
+    assert not np.array_equal(images, train[:1500])
+    assert len(set(labels)) == 30
+    assert len({label.split("/")[0] for label in labels}) == 10
+    assert all(labels.count(label) == 50 for label in set(labels))
+
+
+def test_limit_is_a_random_subset_by_the_seed(photos):
+    source = open_source(photos)
+    first, again, other = limit(source, 10, 0), limit(source, 10, 0), limit(source, 10, 1)
+    assert len(first) == 10
+    assert first.names == again.names
+    assert first.names != other.names
+    assert first.fingerprint != other.fingerprint
+    position = [source.names.index(name) for name in first.names]
+    assert position == sorted(position)
+    assert np.array_equal(first.load(4), source.load(position[4]))
+    assert [first.labels[i] for i in range(10)] == [source.labels[p] for p in position]
+    assert limit(source, 0, 0) is source
+
+
+def test_split_parts_are_apart_and_whole(photos):
+    source = open_source(photos)
+    train, test = split(source, seed=0)
+    assert len(test) == 10
+    assert set(train.names) | set(test.names) == set(source.names)
+    assert not set(train.names) & set(test.names)
+
+
+def test_small_images_of_all_shapes_are_cropped_in_their_own_shape(tmp_path):
+    """The map squeezes images into squares; a plain view must undo it."""
+    wide = np.zeros((10, 30, 3), dtype=np.uint8)
+    wide[:, 10:20] = 255  # the middle third, which is the centre crop
+    Image.fromarray(wide).save(tmp_path / "wide.png")
+    Image.fromarray(wide.transpose(1, 0, 2)).save(tmp_path / "tall.png")
+    views = image_views(10, mean=[0.0] * 3, std=[1.0] * 3, plain_resize=10)
+    loader = Loader(open_source(tmp_path), views)
+    (samples,) = loader.plain(2)
+    centre = views.plain(samples)[:, :, 2:8, 2:8]
+    assert centre.min() > 0.97
+
+
+def test_batches_visit_each_image_of_the_order_once(photos):
+    loader = Loader(open_source(photos), image_views())
+    order = torch.randperm(48, generator=torch.Generator().manual_seed(0))
+    index = torch.cat([s.index for s in loader.train(order, epoch=0, batch_size=10)])
+    assert index.tolist() == order[:40].tolist(), "an incomplete last batch is left out"
+    plain = torch.cat([s.index for s in loader.plain(10)])
+    assert plain.tolist() == list(range(48))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_large_images_come_through_workers(tmp_path, workers):
+    for i in range(6):
+        picture(200 + 10 * i, seed=i).save(tmp_path / f"{i}.png")
+    views = image_views(24, plain_resize=28)
+    loader = Loader(open_source(tmp_path), views, workers=workers)
+    assert loader.square is None
+    batches = [views.train(s)[0] for s in loader.train(torch.arange(6), epoch=3, batch_size=3)]
+    alone = Loader(open_source(tmp_path), views)
+    expected = [views.train(s)[0] for s in alone.train(torch.arange(6), epoch=3, batch_size=3)]
+    for a, b in zip(batches, expected, strict=True):
+        assert a.shape == (3, 3, 24, 24)
+        assert torch.equal(a, b)
+
+
+def test_zip_members_are_read_by_several_workers(tmp_path):
+    folder = tmp_path / "large"
+    folder.mkdir()
+    for i in range(6):
+        picture(150, seed=i).save(folder / f"{i}.png")
+    views = image_views(24)
+    archive = open_source(zip_of(folder, tmp_path / "large.zip"))
+    a = torch.cat([views.plain(s) for s in Loader(archive, views, workers=2).plain(2)])
+    b = torch.cat([views.plain(s) for s in Loader(open_source(folder), views).plain(2)])
+    assert torch.equal(a, b)
+
+
+def test_real_archives(shared_data):
+    cifar = open_source(shared_data / "cifar10" / "test.zip")
+    assert (len(cifar), len(set(cifar.labels)), cifar.side) == (10000, 10, 32)
+    nette = open_source(shared_data / "imagenette128" / "val.zip")
+    assert (len(nette), len(set(nette.labels)), nette.side) == (3925, 10, 128)
+    buffer = io.BytesIO()
+    Image.fromarray(nette.load(0)).save(buffer, format="PNG")
+    assert len(buffer.getvalue()) > 1000

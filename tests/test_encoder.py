@@ -1,0 +1,129 @@
+"""The encoder: timm's backbones, the small stem, sub-batch norm, and the twin."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from protonce.auto import DataSize, Machine, resolve
+from protonce.config import Settings
+from protonce.encoder import build, encode_shuffled, twin_of, update_twin
+from protonce.errors import UserError
+
+CPU = Machine("cpu", bfloat16=False, faiss=False, cores=1)
+
+
+def settings(**values):
+    return resolve(Settings(**{"image_size": 32, "dim": 16, **values}), DataSize(1000, 32), CPU)
+
+
+def views(n=8, size=32):
+    return torch.randn(n, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("values", "size", "width"),
+    [
+        ({"backbone": "resnet18", "width": 8}, 32, 64),
+        ({"backbone": "resnet18", "stem": "standard", "width": 8}, 64, 64),
+        ({"backbone": "resnet10t", "width": 4}, 32, 32),
+        ({"backbone": "mobilenetv3_small_050"}, 64, 1024),
+        ({"backbone": "vit_tiny_patch16_224"}, 64, 192),
+        ({"backbone": "convnext_atto"}, 64, 320),
+    ],
+)
+def test_any_timm_backbone(values, size, width):
+    encoder = build(settings(image_size=size, **values)).eval()
+    v = encoder(views(size=size))
+    assert v.shape == (8, 16)
+    torch.testing.assert_close(v.norm(dim=1), torch.ones(8))
+    assert encoder.features(views(size=size)).shape == (8, width) == (8, encoder.feature_dim)
+
+
+def test_the_papers_encoder_is_timms_resnet50_and_a_head():
+    """The backbone's state dict is timm's own, whatever the splits: weights travel both ways."""
+    encoder = build(settings(backbone="resnet50", stem="standard", image_size=64, head="linear"))
+    assert encoder.backbone.state_dict().keys() == timm.create_model("resnet50", num_classes=0).state_dict().keys()
+    assert isinstance(encoder.head, nn.Linear)
+    assert encoder.head.weight.shape == (16, 2048)
+
+
+def test_small_stem_keeps_the_resolution():
+    small = build(settings(backbone="resnet18", width=8)).backbone
+    assert small.conv1.kernel_size == (3, 3)
+    assert small.conv1.stride == (1, 1)
+    seen = {}
+    small.layer1.register_forward_hook(lambda module, x, y: seen.update(size=y.shape[-1]))
+    small(views())
+    assert seen["size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"backbone": "resnet81"}, "did you mean resnet18"),
+        ({"backbone": "vit_tiny_patch16_224", "stem": "small"}, "small stem is for ResNets"),
+        ({"backbone": "vit_tiny_patch16_224", "width": 32}, "width 32 is for ResNets"),
+    ],
+)
+def test_an_impossible_encoder_is_explained(values, words):
+    with pytest.raises(UserError, match=words):
+        build(settings(**values))
+
+
+def test_an_own_module_must_return_rows():
+    with pytest.raises(UserError, match=r"must return \(B, D\)"):
+        build(settings(), nn.Conv2d(3, 4, 3), views(2))
+    own = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    assert build(settings(), own, views(2)).feature_dim == 10
+
+
+def test_weights_are_drawn_by_the_seed_alone():
+    torch.manual_seed(1)
+    first = build(settings(backbone="resnet10t", width=4))
+    state = torch.get_rng_state()
+    again = build(settings(backbone="resnet10t", width=4))
+    other = build(settings(backbone="resnet10t", width=4, seed=1))
+    assert torch.equal(torch.get_rng_state(), state), "the caller's generator is left alone"
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(first.head[0].weight, other.head[0].weight)
+
+
+def test_splits_are_batch_norm_of_each_part():
+    encoder = build(settings(backbone="resnet10t", width=4)).train()
+    x = views(10)
+    whole = encoder(x, 3)
+    parts = torch.cat([encoder(part) for part in (x[:4], x[4:7], x[7:])])
+    torch.testing.assert_close(whole, parts, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(whole, encoder(x), atol=1e-3)
+    encoder.eval()
+    torch.testing.assert_close(encoder(x, 3), encoder(x), atol=1e-5, rtol=1e-4)
+
+
+def test_shuffling_changes_partners_but_not_the_order():
+    """With no batch norm nothing changes at all; with it each row is normalised in other company."""
+    x = views(12)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+    generator = torch.Generator().manual_seed(0)
+    without = encode_shuffled(lambda part, splits: plain(part), x, 4, generator)
+    torch.testing.assert_close(without, plain(x))
+
+    encoder = build(settings(backbone="resnet10t", width=4)).train()
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(3))
+    shuffled = encode_shuffled(encoder, x, 4, torch.Generator().manual_seed(3))
+    expected = torch.cat([encoder(x[part]) for part in order.split(3)])
+    torch.testing.assert_close(shuffled[order], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_twin_follows_by_momentum_and_takes_no_gradient():
+    query = build(settings(backbone="resnet10t", width=4))
+    twin = twin_of(query)
+    before = [p.clone() for p in twin.parameters()]
+    with torch.no_grad():
+        for p in query.parameters():
+            p.add_(1.0)
+    update_twin(query, twin, 0.9)
+    for new, old, q in zip(twin.parameters(), before, query.parameters(), strict=True):
+        torch.testing.assert_close(new, 0.9 * old + 0.1 * q.detach())
+        assert not new.requires_grad
+    assert twin.backbone.bn1.running_mean is not query.backbone.bn1.running_mean

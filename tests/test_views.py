@@ -1,0 +1,231 @@
+"""Views, operation by operation, against torchvision's per-image recipe: the same pixels, the same distribution."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.functional as TF
+from PIL import Image, ImageFilter
+from scipy.stats import ks_2samp
+from torchvision.transforms import ColorJitter, RandomResizedCrop
+
+from protonce.auto import DataSize, Machine, resolve
+from protonce.config import Settings, read_recipe
+from protonce.data import views as V
+from protonce.data.views import ImageViews, Samples
+
+CPU = Machine("cpu", bfloat16=False, faiss=False, cores=1)
+
+
+def settings(recipe="pcl-v2", **changes):
+    values = {**read_recipe(recipe), "clusters": [4], "batch_size": 16, **changes}
+    return resolve(Settings.from_mapping(values, "test"), DataSize(1000, 48), CPU)
+
+
+def images(n=24, h=20, w=20, seed=0):
+    return torch.rand(n, 3, h, w, generator=torch.Generator().manual_seed(seed))
+
+
+def each(operation, batch, factors):
+    return torch.stack([operation(image, float(f)) for image, f in zip(batch, factors, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "low", "high"),
+    [
+        (V.adjust_brightness, TF.adjust_brightness, 0.6, 1.4),
+        (V.adjust_contrast, TF.adjust_contrast, 0.6, 1.4),
+        (V.adjust_saturation, TF.adjust_saturation, 0.6, 1.4),
+        (V.adjust_hue, TF.adjust_hue, -0.5, 0.5),
+    ],
+)
+def test_colour_operations_are_torchvisions(ours, theirs, low, high):
+    batch = images()
+    batch[0] = 0.5  # grey: no hue
+    batch[1] = 0.0
+    batch[2, :, :, :10] = 1.0
+    factors = torch.linspace(low, high, len(batch))
+    torch.testing.assert_close(ours(batch, factors), each(theirs, batch, factors), atol=2e-5, rtol=1e-4)
+
+
+def test_greyscale_is_torchvisions():
+    batch = images()
+    torch.testing.assert_close(V.greyscale(batch), TF.rgb_to_grayscale(batch, 3), atol=1e-5, rtol=1e-4)
+
+
+def test_jitter_applies_each_images_factors_in_its_own_order():
+    batch = images()
+    generator = torch.Generator().manual_seed(1)
+    factors = torch.rand(len(batch), 4, generator=generator) * 0.8 + 0.6
+    factors[:, 3] -= 1
+    order = V.ORDERS[torch.arange(len(batch)) % 24]
+    operations = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
+    expected = []
+    for image, f, turn in zip(batch, factors, order, strict=True):
+        for which in turn.tolist():
+            image = operations[which](image, float(f[which]))
+        expected.append(image)
+    torch.testing.assert_close(V.jitter(batch, factors, order), torch.stack(expected), atol=5e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [8, 20, 31])
+def test_crop_resize_is_torchvisions_antialiased_crop(size):
+    """Larger and smaller than the box, mirrored and not: crop, resize with antialias, flip."""
+    batch = images(h=26, w=20)
+    rng = np.random.default_rng(0)
+    boxes = np.stack(
+        [(rng.integers(0, 10), rng.integers(0, 8), rng.integers(3, 17), rng.integers(3, 13)) for _ in batch]
+    )
+    flip = np.arange(len(batch)) % 2 == 0
+    expected = []
+    for image, box, mirrored in zip(batch, boxes.tolist(), flip, strict=True):
+        cut = TF.resized_crop(image, *box, [size, size], antialias=True)
+        expected.append(TF.hflip(cut) if mirrored else cut)
+    ours = V.crop_resize(batch, boxes.astype(float), size, flip)
+    torch.testing.assert_close(ours, torch.stack(expected), atol=1e-4, rtol=1e-4)
+
+
+def test_gaussian_blur_is_a_gaussian_with_edges_continued():
+    batch = images(n=4)
+    sigma = torch.tensor([0.1, 0.5, 1.0, 2.0])
+    reach = 8
+    offsets = torch.arange(-reach, reach + 1.0)
+    expected = []
+    for image, s in zip(batch, sigma, strict=True):
+        kernel = torch.exp(-0.5 * (offsets / s) ** 2)
+        kernel = torch.outer(kernel, kernel) / kernel.sum() ** 2
+        padded = torch.nn.functional.pad(image[None], (reach,) * 4, mode="replicate")[0]
+        expected.append(torch.nn.functional.conv2d(padded[:, None], kernel[None, None])[:, 0])
+    torch.testing.assert_close(V.gaussian_blur(batch, sigma), torch.stack(expected), atol=1e-5, rtol=1e-4)
+
+
+def test_gaussian_blur_is_pillows_whose_radius_is_sigma():
+    """Pillow approximates the Gaussian by boxes, on bytes: a few of 255 grey levels apart."""
+    smooth = torch.nn.functional.interpolate(images(n=1, h=6, w=6), size=40, mode="bicubic").clamp(0, 1)
+    picture = Image.fromarray((smooth[0].permute(1, 2, 0) * 255).round().byte().numpy())
+    for sigma in (0.7, 1.3, 2.0):
+        theirs = torch.tensor(np.array(picture.filter(ImageFilter.GaussianBlur(sigma)))).permute(2, 0, 1) / 255
+        ours = V.gaussian_blur(smooth, torch.tensor([sigma]))[0]
+        assert (ours - theirs).abs().max() < 4 / 255
+
+
+def many(n=4000, epoch=0):
+    return Samples(None, torch.arange(n), seed=0, epoch=epoch)
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (40, 90), (90, 20)], ids=["square", "wide", "very tall"])
+def test_boxes_have_random_resized_crops_distribution(shape):
+    """The 1 in 1000 level of a two-sample test on each of top, left, height and width."""
+    n = 4000
+    sizes = np.tile(np.array(shape), (n, 1))
+    ours = V.random_boxes(many(n), "query", sizes, [0.2, 1.0])
+    torch.manual_seed(0)
+    blank = torch.zeros(3, *shape)
+    theirs = np.array([RandomResizedCrop.get_params(blank, [0.2, 1.0], [3 / 4, 4 / 3]) for _ in range(n)])
+    for column, name in enumerate(("top", "left", "height", "width")):
+        assert ks_2samp(ours[:, column], theirs[:, column]).pvalue > 0.001, name
+    assert (ours[:, 0] + ours[:, 2] <= shape[0]).all()
+    assert (ours[:, 1] + ours[:, 3] <= shape[1]).all()
+
+
+def test_an_impossible_crop_falls_back_to_the_centre_as_torchvisions_does():
+    for shape in ((4, 100), (100, 4)):
+        ours = V.random_boxes(many(1), "query", np.array([shape]), [1.0, 1.0])[0]
+        theirs = RandomResizedCrop.get_params(torch.zeros(3, *shape), [1.0, 1.0], [3 / 4, 4 / 3])
+        assert ours.tolist() == list(theirs)
+
+
+def test_jitter_factors_and_orders_have_color_jitters_distribution(monkeypatch):
+    seen = {}
+
+    def record(batch, factors, order):
+        seen["factors"], seen["order"] = factors, order
+        return batch
+
+    monkeypatch.setattr(V, "jitter", record)
+    views = ImageViews(settings(jitter_p=1.0))
+    views._jitter(torch.zeros(4000, 3, 1, 1), many().uniform("query jitter", 6))
+    theirs = ColorJitter(0.4, 0.4, 0.4, 0.1)
+    torch.manual_seed(0)
+    draws = [theirs.get_params(theirs.brightness, theirs.contrast, theirs.saturation, theirs.hue) for _ in range(4000)]
+    for which in range(4):
+        assert ks_2samp(seen["factors"][:, which].numpy(), [d[which + 1] for d in draws]).pvalue > 0.001
+    _, counts = seen["order"].unique(dim=0, return_counts=True)
+    assert len(counts) == 24
+    assert counts.min() > 4000 / 24 * 0.7
+
+
+@pytest.mark.parametrize(("name", "p"), [("flip_p", 0.5), ("grey_p", 0.2), ("jitter_p", 0.8), ("blur_p", 0.5)])
+def test_each_operation_is_drawn_with_its_probability(name, p, monkeypatch):
+    """Everything off but one operation, and the crop the whole image; the share of images that are changed."""
+    monkeypatch.setattr(V, "random_boxes", lambda samples, which, sizes, scale: np.tile([0.0, 0.0, 8.0, 8.0], (n, 1)))
+    off = {"flip_p": 0.0, "grey_p": 0.0, "jitter_p": 0.0, "blur_p": 0.0}
+    n = 2000
+    views = ImageViews(settings(image_size=8, plain_resize=8, **{**off, name: p}))
+    pixels = (images(n=1, h=8, w=8) * 255).byte().expand(n, -1, -1, -1)
+    samples = Samples((pixels, torch.full((n, 2), 8)), torch.arange(n), seed=3, epoch=0)
+    plain = views.plain(samples)
+    query, _ = views.train(samples)
+    changed = (query - plain).abs().amax(dim=(1, 2, 3)) > 1e-3
+    assert changed.float().mean().item() == pytest.approx(p, abs=0.04)
+
+
+def test_versions_differ_in_order_and_blur():
+    """v1: grey before jitter, never blurred. v2: jitter before grey, so a grey view stays grey."""
+    pixels = (images(n=64, h=16, w=16) * 255).byte()
+    samples = Samples((pixels, torch.full((64, 2), 16)), torch.arange(64), seed=0, epoch=0)
+    plain = {
+        "image_size": 16,
+        "mean": [0.0] * 3,
+        "std": [1.0] * 3,
+        "grey_p": 1.0,
+        "jitter_p": 1.0,
+        "blur_p": 1.0,
+    }
+    v1, _ = ImageViews(settings("pcl-v1", **plain)).train(samples)
+    v2, _ = ImageViews(settings("pcl-v2", **plain)).train(samples)
+    for view in (v1, v2):
+        assert (view.amax(dim=1) - view.amin(dim=1)).max() < 1e-4  # hue and saturation of grey are grey
+    detail = [(view[..., 1:] - view[..., :-1]).abs().mean() for view in (v1, v2)]
+    assert detail[1] < 0.7 * detail[0]
+
+
+def test_draws_depend_on_image_epoch_and_seed_alone():
+    """Not on the batch an image stands in; query and key differ; so do epochs and seeds."""
+    views = ImageViews(settings(image_size=16))
+    pixels = (images(n=8, h=16, w=16) * 255).byte()
+    sizes = torch.full((8, 2), 16)
+
+    def train(rows, epoch=0, seed=0):
+        return views.train(Samples((pixels[rows], sizes[rows]), rows, seed, epoch))
+
+    rows = torch.arange(8)
+    query, key = train(rows)
+    torch.testing.assert_close(train(torch.tensor([5, 2]))[0], query[[5, 2]])
+    assert not torch.allclose(query, key)
+    assert not torch.allclose(train(rows, epoch=1)[0], query)
+    assert not torch.allclose(train(rows, seed=1)[0], query)
+
+
+def test_workers_cut_the_crops_that_the_map_path_cuts():
+    """A large image cropped by Pillow in a worker is the small image cropped by matrices, to a byte's rounding."""
+    s = settings(image_size=16, flip_p=0.5, jitter_p=0.0, grey_p=0.0, blur_p=0.0, mean=[0.0] * 3, std=[1.0] * 3)
+    views = ImageViews(s)
+    array = np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8)
+    index, sizes = torch.tensor([7]), torch.tensor([[30, 30]])
+    crops = views.crop_pair(array, 7, seed=0, epoch=4)[None]
+    pixels = torch.tensor(array).permute(2, 0, 1)[None]
+    streamed = views.train(Samples(crops, index, 0, 4))
+    mapped = views.train(Samples((pixels, sizes), index, 0, 4))
+    for a, b in zip(streamed, mapped, strict=True):
+        assert (a - b).abs().max() < 1.5 / 255
+    a = views.plain(Samples(views.crop_plain(array)[None], index, 0, 0))
+    b = views.plain(Samples((pixels, sizes), index, 0, 0))
+    assert (a - b).abs().max() < 1.5 / 255
+
+
+def test_plain_view_is_resize_and_centre_crop():
+    s = settings(image_size=28, plain_resize=32, mean=[0.0] * 3, std=[1.0] * 3)
+    array = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    ours = ImageViews(s).plain(Samples(ImageViews(s).crop_plain(array)[None], torch.tensor([0]), 0, 0))[0]
+    whole = TF.resize(torch.tensor(array).permute(2, 0, 1).float() / 255, [32, 32], antialias=True)
+    assert (ours - TF.center_crop(whole, [28, 28])).abs().max() < 0.02
