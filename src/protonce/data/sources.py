@@ -56,6 +56,7 @@ class Source:
     fingerprint: str
     skipped: list[Skipped] = field(default_factory=list)
     sizes: NDArray[np.int64] | None = None  # (n, 2) height and width; None: the items are not images
+    files: list[str] | None = None  # where each item lies on the disk; None: it does not
 
     def __len__(self) -> int:
         return len(self.names)
@@ -76,6 +77,7 @@ class Source:
             fingerprint=_fingerprint((self.fingerprint + name, 0) for name in names),
             skipped=self.skipped,
             sizes=None if self.sizes is None else self.sizes[chosen],
+            files=None if self.files is None else [self.files[i] for i in chosen],
         )
 
 
@@ -215,7 +217,8 @@ def _from_folder(folder: Path) -> Source:
     paths = [p for p in paths if not _hidden(p.relative_to(folder).as_posix())]
     names = [p.relative_to(folder).as_posix() for p in paths]
     sizes = [p.stat().st_size for p in paths]
-    return _from_files(str(folder), names, sizes, _Folder(paths), f"in {folder} or its sub-folders")
+    files = [str(p.resolve()) for p in paths]
+    return _from_files(str(folder), names, sizes, files, _Folder(paths), f"in {folder} or its sub-folders")
 
 
 def _from_zip(path: Path) -> Source:
@@ -227,7 +230,8 @@ def _from_zip(path: Path) -> Source:
     infos = [i for i in infos if i.filename.lower().endswith(SUFFIXES) and not _hidden(i.filename)]
     infos.sort(key=lambda i: i.filename)
     names = [i.filename for i in infos]
-    return _from_files(str(path), names, [i.file_size for i in infos], _Zip(path, names), f"in {path}")
+    files = [f"{path.resolve()}:{name}" for name in names]
+    return _from_files(str(path), names, [i.file_size for i in infos], files, _Zip(path, names), f"in {path}")
 
 
 def _hidden(name: str) -> bool:
@@ -235,7 +239,12 @@ def _hidden(name: str) -> bool:
 
 
 def _from_files(
-    spec: str, names: list[str], sizes: list[int], open_file: Callable[[int], BinaryIO], where: str
+    spec: str,
+    names: list[str],
+    sizes: list[int],
+    files: list[str],
+    open_file: Callable[[int], BinaryIO],
+    where: str,
 ) -> Source:
     """A source of encoded images. Each is decoded once: what cannot be is skipped, with the reason."""
     if not names:
@@ -257,6 +266,7 @@ def _from_files(
         fingerprint=_fingerprint(zip(kept, (sizes[i] for i in keep), strict=True)),
         skipped=skipped,
         sizes=np.array([seen[i] for i in keep], dtype=np.int64),
+        files=[files[i] for i in keep],
     )
 
 

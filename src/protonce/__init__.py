@@ -1,0 +1,38 @@
+"""Prototypical Contrastive Learning: image representations and a hierarchy of prototypes, without labels.
+
+import protonce
+run = protonce.train("photos/", "runs/first", epochs=100)
+run.prototypes, run.assign("more-photos/"), run.embed("more-photos/")
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from protonce.config import Settings as Settings
+    from protonce.errors import UserError as UserError
+    from protonce.run import Run as Run
+    from protonce.run import load as load
+    from protonce.training import train as train
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "train": "protonce.training",
+    "load": "protonce.run",
+    "Run": "protonce.run",
+    "Settings": "protonce.config",
+    "UserError": "protonce.errors",
+}
+_MODULES = ("losses", "prototypes", "kmeans", "encoder", "features", "memory", "data", "methods", "evaluate")
+
+__all__ = ["Run", "Settings", "UserError", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for when it is asked for: `import protonce` alone loads no torch."""
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"protonce.{name}")
+    raise AttributeError(f"module 'protonce' has no attribute {name!r}")

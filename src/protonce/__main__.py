@@ -1,0 +1,6 @@
+"""`python -m protonce`, and `torchrun -m protonce`."""
+
+from protonce.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,30 @@
+"""The checkpoint of a run: everything that the next epoch depends on."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protonce.files import write_whole
+
+LAST = "last.pt"
+
+
+def save(folder: Path, epoch: int, method: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Keep the state after `epoch` epochs in place of the one before it.
+
+    Random draws are functions of seed, epoch and step, so no generator has a state to keep.
+    """
+    buffer = io.BytesIO()
+    torch.save({"epoch": epoch, "method": method.state_dict(), "optimizer": optimizer.state_dict()}, buffer)
+    write_whole(folder / LAST, buffer.getvalue())
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """The last whole checkpoint, on the CPU; None where there is none. Runs no code from the file."""
+    path = folder / LAST
+    if not path.exists():
+        return None
+    checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return checkpoint

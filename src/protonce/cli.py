@@ -1,0 +1,138 @@
+"""The command line: one command a function, and no logic of its own. `--help` loads no torch."""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import yaml
+
+from protonce import __version__
+from protonce.config import Settings, read_config, recipes
+from protonce.errors import UserError
+
+DATA = "a folder of images, a .zip of images, or `builtin`"
+MAIN_SETTINGS = ("epochs", "seed", "limit", "init")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one sentence, like every other error of the user's."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where help is; exit code 2."""
+        raise UserError(f"{message}; see `{self.prog} --help`")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; 0 when it succeeded, 2 when the user can mend what went wrong."""
+    try:
+        options = _parser().parse_args(arguments)
+        command: Callable[[argparse.Namespace], None] = options.command
+        command(options)
+    except UserError as error:
+        print(f"protonce: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("protonce: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def demo(options: argparse.Namespace) -> None:
+    """Train MoCo and PCL on the built-in images and compare what they learnt."""
+    from protonce.demo import run_demo
+
+    run_demo(options.out, options.seed)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Learn an encoder and a hierarchy of prototypes from images without labels."""
+    from protonce.training import train
+
+    chosen = {name: getattr(options, name) for name in Settings.names() if hasattr(options, name)}
+    config = read_config(options.config) if options.config else {}
+    Settings.from_mapping(config, str(options.config))
+    run = train(options.data, options.out, recipe=options.recipe, resume=options.resume, **{**config, **chosen})
+    print(f"{run.path} holds the encoder and the prototypes; next: protonce embed {run.path} DATA --out FILE.npz")
+
+
+def embed(options: argparse.Namespace) -> None:
+    """Write features, and the nearest prototype of each granularity with its distance, for every image."""
+    from protonce.embedding import write_embedding
+    from protonce.run import load
+
+    n = write_embedding(load(options.run), options.data, options.out)
+    print(f"{options.out} holds {n:,} images")
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Evaluate the frozen encoder of a run by a protocol of the paper."""
+    from protonce.evaluate.protocols import evaluate
+    from protonce.run import load
+
+    evaluate(load(options.run), options.protocol, train=options.train, test=options.test, name=options.name)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="protonce", description="Prototypical Contrastive Learning: learn from images without labels.")
+    parser.add_argument("--version", action="version", version=f"protonce {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+
+    def add(command: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+        text = command.__doc__ or ""
+        added = commands.add_parser(command.__name__, help=text, description=text)
+        added.set_defaults(command=command)
+        return added
+
+    sub = add(demo)
+    sub.add_argument("--out", type=Path, default=Path("protonce-demo"), help="folder to write to (%(default)s)")
+    sub.add_argument("--seed", type=int, default=0, help="seed of every draw (%(default)s)")
+
+    sub = add(train)
+    sub.add_argument("data", metavar="DATA", help=DATA)
+    sub.add_argument("--out", type=Path, required=True, metavar="RUN", help="run folder to write")
+    sub.add_argument("--recipe", help=f"named settings: {', '.join(recipes())}; else chosen by the data and the device")
+    sub.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; it wins over the recipe")
+    sub.add_argument("--resume", action="store_true", help="continue the run in RUN after its last checkpoint")
+    _add_settings(sub)
+
+    sub = add(embed)
+    sub.add_argument("run", metavar="RUN", help="a run folder")
+    sub.add_argument("data", metavar="DATA", help=DATA)
+    sub.add_argument("--out", type=Path, required=True, metavar="FILE", help="FILE.npz, or FILE.parquet")
+
+    sub = add(evaluate)
+    sub.add_argument("run", metavar="RUN", help="a run folder")
+    sub.add_argument("protocol", metavar="PROTOCOL", help="knn")
+    sub.add_argument("--train", metavar="DATA", help="labelled images to learn from; else the run's own data")
+    sub.add_argument("--test", metavar="DATA", help="labelled images to test on; else a fifth of the training images")
+    sub.add_argument("--name", help="kept as evaluations/PROTOCOL-NAME.json")
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """An option for each setting. Options that are not given are absent, so that the recipe's values stand."""
+    main_group = parser.add_argument_group("main settings")
+    others = parser.add_argument_group("all other settings", "the same names work as lines of a --config file")
+    for field in dataclasses.fields(Settings):
+        group = main_group if field.name in MAIN_SETTINGS else others
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            dest=field.name,
+            type=_value,
+            default=argparse.SUPPRESS,
+            metavar="X",
+            help=field.metadata["help"].replace("%", "%%"),
+        )
+
+
+def _value(text: str) -> object:
+    """An option's value as YAML reads it; `1,2,3` is a list as well as `[1, 2, 3]`."""
+    if "," in text and not text.startswith("["):
+        text = f"[{text}]"
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

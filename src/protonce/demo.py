@@ -1,0 +1,169 @@
+"""`protonce demo`: MoCo and PCL learn from the built-in images, side by side, and what they learnt is compared."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from protonce.compare import Row, pixels, score
+from protonce.encoder import build
+from protonce.errors import UserError
+from protonce.features import extract
+from protonce.files import write_whole
+from protonce.run import Run, load
+
+SYSTEMS = ("moco", "pcl")
+
+
+def run_demo(out: Path, seed: int) -> list[Row]:
+    """Train both systems, print the table, and write demo.json and clusters.png.
+
+    A demo that was interrupted goes on where it stopped; one that has ended is shown again.
+    """
+    console = Console(highlight=False)
+    if out.exists() and any(out.iterdir()) and not (out / "moco").exists():
+        raise UserError(f"{out} is not empty and holds no demo; choose a new folder with --out")
+    _check_seed(out, seed)
+    console.print("Learning from 3,000 small drawings without labels: MoCo (instances) and PCL (prototypes too).")
+    _train_both(out, seed, console)
+    runs = {name: load(out / name) for name in SYSTEMS}
+    rows = _rows(runs)
+    write_whole(out / "demo.json", json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}, indent=2) + "\n")
+    draw_clusters(runs["pcl"], out / "clusters.png")
+
+    table = Table(title="1,500 test images, 30 classes in 10 kinds; higher is better", title_justify="left")
+    table.add_column("features")
+    table.add_column("kNN %", justify="right")
+    table.add_column("AMI", justify="right")
+    for row in rows:
+        table.add_row(row.name, f"{100 * row.knn:.1f}", f"{row.ami:.3f}")
+    console.print(table)
+    console.print(f"The images nearest to some coarse prototypes: {out / 'clusters.png'}", soft_wrap=True)
+    console.print("Now your own images:\n\n    protonce train FOLDER --out runs/first\n", soft_wrap=True)
+    return rows
+
+
+def _check_seed(out: Path, seed: int) -> None:
+    for name in SYSTEMS:
+        if (out / name / "config.yaml").exists() and load(out / name).settings.seed != seed:
+            raise UserError(f"{out} holds a demo of another seed; choose another folder with --out, or remove it")
+
+
+def _train_both(out: Path, seed: int, console: Console) -> None:
+    """Two single-threaded processes do more than one after the other with two threads each."""
+    side_by_side = (os.cpu_count() or 1) >= 2 and not torch.cuda.is_available()
+    waiting = [(name, _command(out / name, name, seed)) for name in SYSTEMS]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} if side_by_side else dict(os.environ)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        with _Bars(console, out) as bars:
+            while waiting or running:
+                while waiting and (side_by_side or not running):
+                    name, command = waiting.pop(0)
+                    with _log(out, name).open("wb") as log:
+                        running[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+                for name, process in list(running.items()):
+                    bars.update(name)
+                    if process.poll() is not None:
+                        del running[name]
+                        if process.returncode != 0:
+                            last = _log(out, name).read_text().strip().splitlines()[-1:]
+                            raise UserError(f"training {name} failed: {' '.join(last)} (all of it: {_log(out, name)})")
+                time.sleep(0.2)
+    finally:
+        for process in running.values():
+            process.terminate()
+
+
+def _command(out: Path, method: str, seed: int) -> list[str]:
+    options = ["--recipe", "demo", "--method", method, "--seed", str(seed), "--resume", "--out", str(out)]
+    return [sys.executable, "-m", "protonce", "train", "builtin", *options]
+
+
+def _log(out: Path, name: str) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    return out / f"{name}.log"
+
+
+class _Bars:
+    """A bar a system on a terminal; elsewhere a line whenever a quarter is done."""
+
+    def __init__(self, console: Console, out: Path) -> None:
+        self.console, self.out = console, out
+        columns = (TextColumn("{task.description:>5}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.tasks = {name: self.progress.add_task(name, total=None, text="starting") for name in SYSTEMS}
+        self.seen = dict.fromkeys(SYSTEMS, 0)
+
+    def __enter__(self) -> "_Bars":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def update(self, name: str) -> None:
+        path = self.out / name
+        if not (path / "metrics.jsonl").exists():
+            return
+        lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n")]
+        if not whole or len(whole) == self.seen[name]:
+            return
+        epochs = load(path).settings.epochs
+        last = json.loads(whole[-1])
+        losses = [f"{term} loss {last[term]:.2f}" for term in ("instance", "prototype") if term in last]
+        text = f"epoch {len(whole)}/{epochs}, {', '.join(losses)}, {(epochs - len(whole)) * last['seconds']:.0f} s left"
+        self.progress.update(self.tasks[name], total=epochs, completed=len(whole), text=text)
+        quarter = max(epochs // 4, 1)
+        if not self.console.is_terminal and len(whole) // quarter > self.seen[name] // quarter:
+            self.console.print(f"{name:>5}  {text}", soft_wrap=True)
+        self.seen[name] = len(whole)
+
+
+def _rows(runs: dict[str, Run]) -> list[Row]:
+    pcl = runs["pcl"]
+    train, test = pcl.loader("builtin", "train"), pcl.loader("builtin", "test")
+    untrained = build(pcl.settings).eval()
+    encoders = {
+        "raw-pixels": pixels,
+        "untrained": untrained.features,
+        **{name: run.encoders[0].features for name, run in runs.items()},
+    }
+    return [
+        score(name, extract(encode, train), extract(encode, test), train.source, test.source)
+        for name, encode in encoders.items()
+    ]
+
+
+def draw_clusters(run: Run, path: Path, rows: int = 12, columns: int = 12, side: int = 48) -> None:
+    """A picture of coarse prototypes, from large to small clusters: in each row the images nearest to one."""
+    loader = run.loader(run.config["data"]["source"])
+    assert loader.square is not None, "the built-in images are small"
+    coarse = run.prototypes[0]
+    _, distance = run.assign(loader.source)[0]
+    by_size = torch.bincount(coarse.assignment).argsort(descending=True)
+    shown = by_size[torch.linspace(0, len(by_size) - 1, min(rows, len(by_size))).round().long()]
+    gap = 2
+    sheet = np.full((len(shown) * (side + 4 * gap), columns * (side + gap), 3), 255, dtype=np.uint8)
+    for row, which in enumerate(shown.tolist()):
+        members = np.flatnonzero((coarse.assignment == which).numpy())
+        nearest = members[np.argsort(distance[members], kind="stable")][:columns]
+        for column, i in enumerate(nearest):
+            image = Image.fromarray(loader.source.load(int(i))).resize((side, side), Image.Resampling.BICUBIC)
+            top, left = row * (side + 4 * gap), column * (side + gap)
+            sheet[top : top + side, left : left + side] = np.asarray(image)
+    part = path.with_name(f".{path.name}")
+    Image.fromarray(sheet).save(part, format="PNG")
+    shutil.move(part, path)

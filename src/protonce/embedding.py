@@ -1,0 +1,53 @@
+"""`protonce embed`: an embedding as a file."""
+
+from pathlib import Path
+from typing import Any
+
+from protonce.data.sources import Data
+from protonce.errors import UserError
+from protonce.files import write_npz
+from protonce.run import Embedding, Run
+
+
+def write_embedding(run: Run, data: Data, out: Path) -> int:
+    """Write features, prototypes and distances of every image to FILE.npz or FILE.parquet; how many images.
+
+    Raises:
+        UserError: the name ends in neither, or pyarrow is missing.
+    """
+    if out.suffix not in (".npz", ".parquet"):
+        raise UserError(f"--out {out} ends in {out.suffix or 'nothing'}; name a FILE.npz or a FILE.parquet")
+    pyarrow = _pyarrow() if out.suffix == ".parquet" else None
+    if not out.parent.exists():
+        raise UserError(f"--out {out}: the folder {out.parent} does not exist")
+    embedding = run.embed(data)
+    columns = _columns(embedding)
+    if pyarrow is None:
+        write_npz(out, {"names": embedding.names, "features": embedding.features, **columns})
+    else:
+        arrow, parquet = pyarrow
+        flat = arrow.array(embedding.features.ravel())
+        features = arrow.FixedSizeListArray.from_arrays(flat, embedding.features.shape[1])
+        table = arrow.table({"name": embedding.names, "features": features, **columns})
+        part = out.with_name(f".{out.name}.part")
+        parquet.write_table(table, part)
+        part.replace(out)
+    return len(embedding.names)
+
+
+def _columns(embedding: Embedding) -> dict[str, Any]:
+    """`prototype_M` and `distance_M` for each granularity, 0 the coarsest."""
+    pairs = enumerate(zip(embedding.prototypes, embedding.distances, strict=True))
+    columns: dict[str, Any] = {}
+    for m, (which, distance) in pairs:
+        columns |= {f"prototype_{m}": which, f"distance_{m}": distance}
+    return columns
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError("writing .parquet needs pyarrow: pip install 'protonce[parquet]', or name a .npz") from None
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,102 @@
+"""`protonce evaluate RUN PROTOCOL`: a run folder and labelled images in, a table and a JSON file out."""
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from protonce.data.sources import Source, limit, open_source, split
+from protonce.errors import UserError
+from protonce.evaluate.knn import knn_accuracy
+from protonce.files import write_whole
+from protonce.run import Run
+
+PROTOCOLS = ("knn",)
+K, TAU = 20, 0.1
+
+
+def evaluate(
+    run: Run, protocol: str, *, train: str | None = None, test: str | None = None, name: str | None = None
+) -> dict[str, Any]:
+    """Evaluate a run, print the result, and keep it in the run's `evaluations/`.
+
+    Args:
+        run: a finished run.
+        protocol: one of PROTOCOLS.
+        train: labelled images to learn from; None: the run's own data.
+        test: labelled images to test on; None: the test part of the data, or a fifth of the training images.
+        name: added to the file's name, so that several evaluations can stand side by side.
+    """
+    if protocol not in PROTOCOLS:
+        raise UserError(f"there is no protocol {protocol!r}; there is {', '.join(PROTOCOLS)}")
+    if name is not None and not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise UserError(f"--name {name!r} has signs that no file name should; use letters, digits, - and _")
+    labelled, tested, how = _parts(run, train, test)
+    bank, queries = run.loader(labelled), run.loader(tested)
+    accuracy = knn_accuracy(run.features(bank), _labels(labelled), run.features(queries), _labels(tested), k=K, tau=TAU)
+    result = {
+        "protocol": protocol,
+        "metrics": {"accuracy": accuracy},
+        "settings": {"k": K, "tau": TAU, "similarity": "cosine", "vote": "exp(v.v'/tau)"},
+        "features": "pooled backbone features of the query encoder, plain views",
+        "data": {
+            "train": {"source": labelled.spec, "images": len(labelled), "fingerprint": labelled.fingerprint},
+            "test": {"source": tested.spec, "images": len(tested), "fingerprint": tested.fingerprint},
+            "classes": len(set(_labels(labelled))),
+            "split": how,
+        },
+    }
+    path = run.path / "evaluations" / f"{protocol}{f'-{name}' if name else ''}.json"
+    write_whole(path, json.dumps(result, indent=2) + "\n")
+
+    table = Table(title=f"{protocol} on {tested.spec}", title_justify="left")
+    for column in ("train images", "test images", "classes", "accuracy %"):
+        table.add_column(column, justify="right")
+    table.add_row(f"{len(labelled):,}", f"{len(tested):,}", str(len(set(_labels(labelled)))), f"{100 * accuracy:.1f}")
+    console = Console()
+    console.print(table)
+    console.print(f"{how}; features: {result['features']}; kept as {path}", soft_wrap=True, highlight=False)
+    return result
+
+
+def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Source, str]:
+    """Labelled training and test images, and how they were parted, in words."""
+    data = train or run.config["data"]["source"]
+    seed = run.settings.seed
+    labelled = _own(run) if train is None else open_source(train, "train", seed)
+    if test is not None:
+        tested = open_source(test, "test", seed)
+        _check_apart(labelled, tested)
+        return labelled, tested, "test images named by the user"
+    if data == "builtin":
+        return labelled, open_source("builtin", "test", seed), "the built-in data's own test part"
+    labelled, tested = split(labelled, seed)
+    seen = "" if train else ", all of them seen in training, without labels"
+    return labelled, tested, f"test images are a random fifth of {data}{seen}"
+
+
+def _own(run: Run) -> Source:
+    """The images a run was trained on, opened again."""
+    before = run.config["data"]
+    if before["own_views"] or before["source"] == "array":
+        raise UserError(f"the run {run.path} was trained on data given in Python; name labelled images with --train")
+    source = limit(open_source(before["source"], "train", run.settings.seed), run.settings.limit, run.settings.seed)
+    if source.fingerprint != before["fingerprint"]:
+        raise UserError(f"{before['source']} has changed since {run.path} was trained; name images with --train")
+    return source
+
+
+def _check_apart(labelled: Source, tested: Source) -> None:
+    """Files shared by train and test are an error: a test on known answers tests nothing."""
+    shared = set(labelled.files or []) & set(tested.files or [])
+    if shared:
+        raise UserError(
+            f"{len(shared)} files are among the training and the test images, one of them {min(shared)}; part them"
+        )
+
+
+def _labels(source: Source) -> list[str]:
+    if source.labels is None:
+        raise UserError(f"{source.spec} has no labels: put the images of each class into a folder of its own")
+    return source.labels

@@ -1,0 +1,108 @@
+"""Prototypical Contrastive Learning: algorithm 1 of the paper, the two steps of one epoch."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from protonce import randomness
+from protonce.config import Resolved
+from protonce.encoder import Encoder, encode_shuffled, twin_of, update_twin
+from protonce.losses import proto_nce, sample_candidates
+from protonce.memory import Queue
+from protonce.prototypes import Prototypes, e_step
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Two views of each image, which images they are, and where in the training they come."""
+
+    query: Tensor  # (B, ...)
+    key: Tensor  # (B, ...)
+    index: Tensor  # (B,) on the device of the views
+    epoch: int
+    step: int
+
+
+class PCL(nn.Module):
+    """The encoder, its momentum twin and the queue of keys; their tensors are the state of the training."""
+
+    def __init__(self, settings: Resolved, encoder: Encoder, n: int) -> None:
+        super().__init__()
+        self.settings, self.n = settings, n
+        self.query: nn.Module = encoder  # f_θ
+        self.momentum = twin_of(encoder)  # f_θ', θ' = θ
+        self.queue = Queue(settings.queue, settings.dim)
+        self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+        self._means: list[Tensor] = []  # of the last E-step, from which the next may start
+
+    def sampler(self, epoch: int) -> Tensor:
+        """A random order of all images; (n,)."""
+        return torch.randperm(self.n, generator=randomness.generator(self.settings.seed, "order", epoch))
+
+    def e_step(self, epoch: int, features: Callable[[], Tensor]) -> list[Prototypes] | None:
+        """Prototypes of V' = f_θ'(X) at each granularity; None in warm-up."""
+        if epoch < self.settings.warmup_epochs or self.settings.terms == "instance":
+            return None
+        return self.cluster(epoch, features())
+
+    def cluster(self, epoch: int, features: Tensor) -> list[Prototypes]:
+        """The E-step itself, which is also made for the record in epochs that train without prototypes."""
+        s = self.settings
+        prototypes = e_step(
+            features,
+            s.clusters,
+            tau=s.tau,
+            alpha=s.alpha,
+            estimate=s.concentration == "estimated",
+            generator=randomness.generator(s.seed, "k-means", epoch),
+            iterations=s.kmeans_iterations,
+            starts=s.kmeans_starts,
+            sample=s.kmeans_points,
+            init=self._means if s.kmeans_init == "warm" else None,
+            engine=s.kmeans_engine,
+        )
+        self._means = [c.means for c in prototypes]
+        return prototypes
+
+    def m_step(self, batch: Batch, state: list[Prototypes] | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """ProtoNCE (eq. 11) of a batch; InfoNCE (eq. 1) where there are no prototypes."""
+        s = self.settings
+        v = self.query(batch.query, s.bn_splits)  # v = f_θ(x), (B, d)
+        with torch.no_grad(), self.autocast():
+            shuffle = randomness.generator(s.seed, "shuffle", batch.epoch, batch.step)
+            v_ = encode_shuffled(self.momentum, batch.key, s.bn_splits, shuffle)  # v' = f_θ'(x), (B, d)
+        # The keys join the queue first: fresh negatives keep a short queue from being told apart by its age.
+        self.queue.push(v_, batch.index)
+
+        prototypes = state or []
+        draw = randomness.generator(s.seed, "negatives", batch.epoch, batch.step)
+        candidates = [sample_candidates(len(c.centroids), s.negatives, draw) for c in prototypes]
+        result = proto_nce(
+            v,
+            v_,
+            self.queue.keys,
+            prototypes,
+            batch.index,
+            tau=s.tau,
+            mask=self.queue.mask(batch.index),  # its own keys are no negatives
+            candidates=[None if c is None else c.to(v.device) for c in candidates],
+            weight=s.prototype_weight,
+            instance_term=s.terms != "prototypes",
+        )
+        logs = {name: value.detach() for name, value in result._asdict().items() if value is not None}
+        return result.loss, logs
+
+    def after_step(self) -> None:
+        """θ' = m θ' + (1 - m) θ."""
+        update_twin(self.query, self.momentum, self.settings.twin_momentum)
+
+    def get_extra_state(self) -> list[Tensor]:
+        """For checkpoints: the means from which a warm k-means starts."""
+        return self._means
+
+    def set_extra_state(self, state: list[Tensor]) -> None:
+        """From a checkpoint."""
+        self._means = state

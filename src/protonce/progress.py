@@ -1,0 +1,113 @@
+"""What a person sees while training runs: a bar on a terminal, a line an epoch elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+KNOWN_AFTER = 20  # steps until the time left is worth saying
+
+
+class Reporter:
+    """Says what training does. Silent with `quiet`, which Python callers may want."""
+
+    def __init__(self, epochs: int, steps: int, quiet: bool = False) -> None:
+        self.epochs, self.steps, self.first = epochs, steps, 0
+        self.console = Console(file=sys.stderr, quiet=quiet, highlight=False)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}"),
+            console=self.console,
+            transient=True,
+            disable=quiet or not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=epochs * steps, text="")
+        self.done = 0
+        self.stepping = 0.0  # seconds inside M-steps
+        self.between = 0.0  # seconds of the last E-step
+        self._mark = 0.0
+        self.said = False
+
+    def __enter__(self) -> "Reporter":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, soft_wrap=True)
+
+    def resume(self, first_epoch: int) -> None:
+        """Training begins with this epoch."""
+        self.first = first_epoch
+        self.bar.update(self.task, completed=first_epoch * self.steps)
+        if first_epoch:
+            self.say(f"resuming after epoch {first_epoch} of {self.epochs}")
+
+    def clustering(self, epoch: int) -> None:
+        """The E-step begins."""
+        self.bar.update(self.task, description=f"epoch {epoch + 1}/{self.epochs}", text="clustering")
+        self._mark = time.perf_counter()
+
+    def clustered(self) -> None:
+        """The E-step has ended."""
+        now = time.perf_counter()
+        self.between = now - self._mark
+        self._mark = now
+
+    def step(self, epoch: int, logs: dict[str, float] | None) -> None:
+        """An M-step has ended; `logs` now and then."""
+        self.done += 1
+        now = time.perf_counter()
+        self.stepping += now - self._mark
+        self._mark = now
+        text = f"{describe(logs)}  " if logs else None
+        left = self.seconds_left(epoch)
+        if left is not None:
+            if not self.said:
+                self.said = True
+                if left > 60:
+                    half = max(self.epochs // 2, 1)
+                    self.say(f"about {duration(left)} to go; --epochs {half} would halve it")
+            text = None if text is None else f"{text}{duration(left)} left"
+        if text is None:
+            self.bar.advance(self.task)
+        else:
+            self.bar.update(self.task, advance=1, text=text)
+
+    def seconds_left(self, epoch: int) -> float | None:
+        """Time to the end, from the steps and E-steps so far; None until enough steps were seen."""
+        if self.done < KNOWN_AFTER:
+            return None
+        remaining = (self.epochs - self.first) * self.steps - self.done
+        return remaining * self.stepping / self.done + (self.epochs - 1 - epoch) * self.between
+
+    def epoch(self, record: Mapping[str, object]) -> None:
+        """An epoch has ended."""
+        numbers = {k: v for k, v in record.items() if isinstance(v, float)}
+        self.say(f"epoch {record['epoch']}/{self.epochs}  {describe(numbers)}  {duration(numbers['seconds'])}")
+
+
+def describe(numbers: dict[str, float]) -> str:
+    """Both losses, and how often instance and prototype were recognised."""
+    parts = []
+    for name in ("instance", "prototype"):
+        if name in numbers:
+            parts.append(f"{name} loss {numbers[name]:.3f}, right {100 * numbers[f'{name}_accuracy']:.0f} %")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 42 s, 7 min, 3 h 10 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

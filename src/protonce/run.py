@@ -1,0 +1,270 @@
+"""The run folder: all that training hands on. Everything after training reads it through `Run`."""
+
+import copy
+import csv
+import dataclasses
+import functools
+import io
+import json
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor, nn
+
+from protonce import checkpoints
+from protonce.config import Resolved, Settings
+from protonce.data.loader import Loader
+from protonce.data.sources import Data, Source, open_source
+from protonce.data.views import ImageViews, Views
+from protonce.encoder import Encoder, build
+from protonce.errors import UserError
+from protonce.features import extract
+from protonce.files import write_npz, write_whole
+from protonce.prototypes import Prototypes, assign, parents
+
+PACKAGES = ("protonce", "torch", "torchvision", "timm", "lightning-fabric", "faiss-cpu", "numpy", "pillow")
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What `run.embed` gives: one row an image."""
+
+    names: list[str]
+    features: NDArray[np.float32]  # (n, D) pooled features of the query encoder's backbone
+    prototypes: list[NDArray[np.int64]]  # for each granularity the nearest prototype, (n,)
+    distances: list[NDArray[np.float32]]  # and the cosine distance to it, (n,)
+
+
+class Run:
+    """A run folder, finished or not."""
+
+    def __init__(self, path: str | Path, encoder: nn.Module | None = None, views: Views | None = None) -> None:
+        self.path = Path(path)
+        self._backbone, self._views = encoder, views
+        config = self.path / "config.yaml"
+        if not config.exists():
+            raise UserError(f"{path} is not a run folder: it has no config.yaml")
+        self.config: dict[str, Any] = yaml.safe_load(config.read_text())
+        self.settings = Resolved(**self.config["settings"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has ended and left an encoder."""
+        return (self.path / "encoder.safetensors").exists()
+
+    @functools.cached_property
+    def encoders(self) -> tuple[Encoder, Encoder]:
+        """The query encoder f_θ and its momentum twin f_θ', in eval mode."""
+        if not self.finished:
+            raise UserError(f"the run {self.path} has not ended; continue it with --resume")
+        card = json.loads((self.path / "encoder.json").read_text())
+        if card["own_backbone"]:
+            if self._backbone is None:
+                raise UserError(f"the run {self.path} was trained with an encoder of its own; pass it as encoder=")
+            query = Encoder(self._backbone, card["feature_dim"], self.settings.head, self.settings.dim)
+        else:
+            query = build(self.settings)
+        twin = Encoder(copy.deepcopy(query.backbone), card["feature_dim"], self.settings.head, self.settings.dim)
+        state = load_file(self.path / "encoder.safetensors")
+        for name, encoder in (("query", query), ("momentum", twin)):
+            part = {k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")}
+            encoder.load_state_dict(part)
+            encoder.to(memory_format=torch.channels_last).eval()
+        return query, twin
+
+    @functools.cached_property
+    def prototypes(self) -> list[Prototypes]:
+        """The prototypes of each granularity, coarse to fine, as they are at the end of training."""
+        arrays = self._prototype_arrays()
+        return [
+            Prototypes(*(torch.from_numpy(arrays[f"{name}_{m}"]) for name in PROTOTYPE_FIELDS))
+            for m in range(len(self.settings.clusters))
+        ]
+
+    @functools.cached_property
+    def parents(self) -> list[Tensor]:
+        """For each granularity but the coarsest: the next coarser prototype that holds most of each one's members."""
+        arrays = self._prototype_arrays()
+        return [torch.from_numpy(arrays[f"parent_{m}"]) for m in range(1, len(self.settings.clusters))]
+
+    def _prototype_arrays(self) -> dict[str, NDArray[Any]]:
+        path = self.path / "prototypes.npz"
+        if not path.exists():
+            raise UserError(f"the run {self.path} has not ended; continue it with --resume")
+        with np.load(path) as file:
+            return dict(file)
+
+    def loader(self, data: Data, part: str = "train") -> Loader:
+        """The images of DATA, prepared as in training."""
+        source = open_source(data, part, self.settings.seed)
+        views = self._views or ImageViews(self.settings)
+        return Loader(source, views, seed=self.settings.seed, workers=self.settings.workers, device=_device())
+
+    def features(self, data: Loader) -> Tensor:
+        """Pooled features of the query encoder's backbone; (n, D)."""
+        return extract(self.encoders[0].to(data.device).features, data)
+
+    def embeddings(self, data: Loader) -> Tensor:
+        """V' = f_θ'(x): the momentum encoder's normalised embeddings, in which the prototypes live; (n, dim)."""
+        return extract(self.encoders[1].to(data.device), data)
+
+    def assign(self, data: Data) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """For each granularity: the nearest prototype of each image, and the cosine distance to it."""
+        return self._assign(self.loader(data))
+
+    def _assign(self, loader: Loader) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        embeddings = self.embeddings(loader)
+        found = [assign(embeddings, c) for c in self.prototypes]
+        return [(which.numpy(), distance.numpy()) for which, distance in found]
+
+    def embed(self, data: Data) -> Embedding:
+        """Features, prototypes and distances of every image of DATA."""
+        loader = self.loader(data)
+        assigned = self._assign(loader)
+        return Embedding(
+            names=loader.source.names,
+            features=self.features(loader).numpy(),
+            prototypes=[which for which, _ in assigned],
+            distances=[distance for _, distance in assigned],
+        )
+
+
+PROTOTYPE_FIELDS = ("centroids", "means", "assignment", "concentration")
+
+
+def load(path: str | Path, encoder: nn.Module | None = None, views: Views | None = None) -> Run:
+    """Open a run folder; `encoder` and `views` where it was trained with the user's own."""
+    return Run(path, encoder, views)
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+# Writing, by training only.
+
+
+def create(
+    path: Path,
+    source: Source,
+    recipe: str | None,
+    asked: Settings,
+    resolved: Resolved,
+    own: Mapping[str, bool],
+) -> None:
+    """Lay out a new run folder: what is about to be trained, on what."""
+    path.mkdir(parents=True, exist_ok=True)
+    rows = zip(range(len(source)), source.names, source.labels or [""] * len(source), strict=True)
+    write_whole(path / "images.csv", _csv(("index", "name", "label"), rows))
+    write_whole(path / "skipped.csv", _csv(("name", "reason"), ((s.name, s.reason) for s in source.skipped)))
+    config = {
+        "recipe": recipe,
+        "data": {"source": source.spec, "images": len(source), "fingerprint": source.fingerprint, **own},
+        "asked": dataclasses.asdict(asked),
+        "settings": dataclasses.asdict(resolved),
+        "versions": _versions(),
+        "git": _git_sha(),
+    }
+    write_whole(path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+
+
+def finish(path: Path, query: Mapping[str, Tensor], twin: Encoder, own_backbone: bool, settings: Resolved) -> None:
+    """Leave the encoder, last of all: where it is, the run has ended."""
+    card = {
+        "own_backbone": own_backbone,
+        "feature_dim": twin.feature_dim,
+        **{k: getattr(settings, k) for k in ("backbone", "width", "stem", "head", "dim")},
+        **{k: getattr(settings, k) for k in ("image_size", "plain_resize", "mean", "std")},
+    }
+    write_whole(path / "encoder.json", json.dumps(card, indent=2) + "\n")
+    tensors = {f"query.{k}": v for k, v in query.items()} | {f"momentum.{k}": v for k, v in twin.state_dict().items()}
+    tensors = {k: v.detach().cpu().contiguous().clone() for k, v in sorted(tensors.items())}
+    write_whole(path / "encoder.safetensors", safetensors_bytes(tensors))
+
+
+def write_prototypes(path: Path, prototypes: Sequence[Prototypes]) -> None:
+    """prototypes.npz: each granularity, coarse to fine, and the parent of each finer prototype."""
+    arrays: dict[str, Any] = {}
+    for m, c in enumerate(prototypes):
+        arrays |= {f"{name}_{m}": getattr(c, name).cpu().numpy() for name in PROTOTYPE_FIELDS}
+        if m > 0:
+            arrays[f"parent_{m}"] = parents(c.assignment, prototypes[m - 1].assignment).numpy()
+    write_npz(path / "prototypes.npz", arrays)
+
+
+def write_assignments(path: Path, epoch: int, prototypes: Sequence[Prototypes]) -> None:
+    """assignments/EPOCH.npz: the prototype of each image at each granularity, as epoch EPOCH (from 1) used it."""
+    arrays = {f"assignment_{m}": c.assignment.cpu().numpy().astype(np.int32) for m, c in enumerate(prototypes)}
+    write_npz(path / "assignments" / f"{epoch:04d}.npz", arrays)
+
+
+def append_metrics(path: Path, record: Mapping[str, object]) -> None:
+    """A line of metrics.jsonl."""
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def cut_metrics(path: Path, epochs: int) -> None:
+    """Forget what was logged after the first `epochs` epochs: it will be trained again."""
+    file = path / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    kept = [line for line in lines if _epoch_of(line) <= epochs]
+    write_whole(file, "".join(line + "\n" for line in kept))
+
+
+def _epoch_of(line: str) -> float:
+    try:
+        return int(json.loads(line)["epoch"])
+    except (ValueError, KeyError):  # a line that was being written when the run was killed
+        return float("inf")
+
+
+def hardly_begun(path: Path) -> bool:
+    """Whether the folder holds no more than what `create` writes before config.yaml: a run killed at once."""
+    return {p.name.removeprefix(".").removesuffix(".part") for p in path.iterdir()} <= {"images.csv", "skipped.csv"}
+
+
+def checkpoint(path: Path) -> dict[str, Any] | None:
+    """The last checkpoint of a run that was interrupted."""
+    return checkpoints.load(path / "checkpoints")
+
+
+def _csv(header: Sequence[str], rows: Any) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git_sha() -> str | None:
+    """The commit of protonce's own checkout, where it runs from one."""
+    here = Path(__file__)
+    try:
+        tracked = ["git", "-C", str(here.parent), "ls-files", "--error-unmatch", here.name]
+        subprocess.run(tracked, check=True, capture_output=True)
+        head = ["git", "-C", str(here.parent), "rev-parse", "HEAD"]
+        return subprocess.run(head, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,131 @@
+"""`--init`: weights to start from, out of a run folder, a file, or timm."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from protonce.encoder import Encoder
+from protonce.errors import UserError
+
+# What other programs put before a backbone's own names, longest first: the published PCL and MoCo, DDP, protonce.
+PREFIXES = (
+    "module.encoder_q.",
+    "encoder_q.",
+    "query.backbone.",
+    "module.backbone.",
+    "backbone.",
+    "module.",
+    "model.",
+    "",
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Which of the backbone's weights were found, and what the source had besides."""
+
+    source: str
+    used: list[str]
+    missing: list[str]
+    left_over: list[str]
+
+    def __str__(self) -> str:
+        text = f"{len(self.used)} of {len(self.used) + len(self.missing)} tensors of the backbone from {self.source}"
+        if self.missing:
+            text += f"; new: {_some(self.missing)}"
+        if self.left_over:
+            text += f"; not used: {_some(self.left_over)}"
+        return text
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def timm_name(init: str) -> str | None:
+    """The model of `timm:NAME`, None for anything else."""
+    return init.removeprefix("timm:") if init.startswith("timm:") else None
+
+
+def timm_normalisation(name: str) -> tuple[list[float], list[float]] | None:
+    """Means and deviations with which timm's weights of that name were trained."""
+    config = timm.get_pretrained_cfg(name)
+    return None if config is None else (list(config.mean), list(config.std))
+
+
+def start_from(init: str, encoder: Encoder) -> Loaded:
+    """Copy weights into the encoder's backbone; a run's head comes along where it fits.
+
+    Raises:
+        UserError: there are no such weights, or none of them fits the backbone.
+    """
+    state = _read(init)
+    own = encoder.backbone.state_dict()
+    prefix = max(PREFIXES, key=lambda p: sum(_fits(own, state, p, name) for name in own))
+    used = [name for name in own if _fits(own, state, prefix, name)]
+    if not any(own[name].is_floating_point() for name in used):
+        raise UserError(f"{init} has no weight that fits the backbone; choose the backbone it was trained with")
+    encoder.backbone.load_state_dict({name: state[prefix + name] for name in used}, strict=False)
+
+    head = encoder.head.state_dict()
+    if head and all(_fits(head, state, "query.head.", name) for name in head):
+        encoder.head.load_state_dict({name: state["query.head." + name] for name in head})
+        head_names = {"query.head." + name for name in head}
+    else:
+        head_names = set()
+    return Loaded(
+        source=init,
+        used=used,
+        missing=[name for name in own if name not in used],
+        left_over=[name for name in state if name not in {prefix + u for u in used} | head_names],
+    )
+
+
+def _fits(own: dict[str, Tensor], state: dict[str, Tensor], prefix: str, name: str) -> bool:
+    return prefix + name in state and state[prefix + name].shape == own[name].shape
+
+
+def _read(init: str) -> dict[str, Tensor]:
+    name = timm_name(init)
+    if name is not None:
+        return _read_timm(name)
+    path = Path(init)
+    if path.is_dir():
+        path = path / "encoder.safetensors"
+        if not path.exists():
+            raise UserError(f"--init {init} is a folder without encoder.safetensors; give a finished run")
+    if not path.exists():
+        raise UserError(f"--init {init} does not exist; give a run folder, a weights file, or timm:NAME")
+    try:
+        content: Any = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except Exception as error:  # each reader has its own kinds of error; all mean that the file is no weights file
+        raise UserError(f"--init {init} is not a weights file that can be read safely: {_first_line(error)}") from None
+    for wrapper in ("state_dict", "model"):  # as published checkpoints nest them
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
+        raise UserError(f"--init {init} holds no tensors by name")
+    return {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
+
+
+def _read_timm(name: str) -> dict[str, Tensor]:
+    if not timm.is_model(name):
+        raise UserError(f"timm has no model {name!r}; timm.list_pretrained() lists those with weights")
+    try:
+        state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+    except Exception as error:  # no weights, no network, no disk: the hub raises its own kinds
+        raise UserError(f"the weights of timm:{name} cannot be had: {_first_line(error)}") from None
+    return state
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

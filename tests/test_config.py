@@ -1,0 +1,136 @@
+"""Settings check themselves, recipes are the paper's, and `auto` is the paper's at the paper's size."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from protonce.auto import DataSize, Machine, choose_recipe, resolve
+from protonce.config import Settings, read_config, read_recipe, recipes
+from protonce.errors import UserError
+
+CPU = Machine("cpu", bfloat16=True, faiss=True, cores=4)
+GPU = Machine("cuda", bfloat16=True, faiss=True, cores=16)
+IMAGENET = DataSize(1_281_167, 400)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"epochs": 0}, "setting epochs is 0; it must be at least 1"),
+        ({"epochs": 1.5}, "setting epochs is 1.5; it takes a whole number"),
+        ({"epochs": True}, "takes a whole number"),
+        ({"tau": 0}, "setting tau is 0.0; it must be above 0"),
+        ({"tau": "warm"}, "setting tau is 'warm'; it takes a number"),
+        ({"clusters": "many"}, "it takes a list of whole numbers or auto"),
+        ({"clusters": []}, "clusters is empty"),
+        ({"clusters": [10, 0]}, "setting clusters is 0; it must be at least 1"),
+        ({"views": "v3"}, "it takes v1 or v2"),
+        ({"jitter": [0.4, 0.4, 0.4]}, "setting jitter has 3 numbers; it takes 4"),
+        ({"jitter": [0.4, 0.4, 0.4, 0.6]}, "hue is at most 0.5"),
+        ({"crop_scale": [0.9, 0.2]}, "the smaller first"),
+        ({"twin_momentum": 1.5}, "must be at most 1"),
+    ],
+)
+def test_a_bad_setting_is_refused_in_one_sentence(values, words):
+    with pytest.raises(UserError, match=words) as error:
+        Settings(**values)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_setting_gets_a_hint():
+    with pytest.raises(UserError, match="mine.yaml has no setting 'epoch'; did you mean epochs?"):
+        Settings.from_mapping({"epoch": 3}, "mine.yaml")
+
+
+def test_every_setting_is_documented():
+    for field in dataclasses.fields(Settings):
+        assert len(field.metadata["help"]) > 10, field.name
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_is_valid(name):
+    Settings.from_mapping(read_recipe(name), name)
+
+
+def test_the_papers_recipes():
+    """Section 4.1, value by value."""
+    common = {
+        "backbone": "resnet50", "dim": 128, "image_size": 224, "plain_resize": 256, "batch_size": 256,
+        "sgd_momentum": 0.9, "weight_decay": 1e-4, "lr": 0.03, "epochs": 200, "warmup_epochs": 20,
+        "negatives": 16000, "queue": 16000, "clusters": [25000, 50000, 100000], "alpha": 10.0,
+        "twin_momentum": 0.999, "crop_scale": [0.2, 1.0], "grey_p": 0.2, "terms": "both", "concentration": "estimated",
+    }  # fmt: skip
+    v1 = {"tau": 0.1, "head": "linear", "schedule": "step", "views": "v1", "jitter": [0.4] * 4, "jitter_p": 1.0}
+    v2 = {
+        "tau": 0.2, "head": "mlp", "schedule": "cosine", "views": "v2", "jitter": [0.4, 0.4, 0.4, 0.1],
+        "jitter_p": 0.8, "blur_p": 0.5, "blur_sigma": [0.1, 2.0],
+    }  # fmt: skip
+    for name, own in (("pcl-v1", v1), ("pcl-v2", v2)):
+        settings = Settings.from_mapping(read_recipe(name), name)
+        for key, value in {**common, **own}.items():
+            assert getattr(settings, key) == value, (name, key)
+        resolved = resolve(settings, IMAGENET, GPU)
+        for key in {**common, **own}:
+            assert getattr(resolved, key) == getattr(settings, key), "nothing of the paper's is resolved away"
+    drops = Settings.from_mapping(read_recipe("pcl-v1"), "pcl-v1")
+    assert [share * drops.epochs for share in drops.drops] == [120, 160]
+
+
+def test_auto_is_the_papers_at_imagenets_size():
+    resolved = resolve(Settings(), IMAGENET, GPU)
+    assert resolved.clusters == [25000, 50000, 100000]
+    assert (resolved.negatives, resolved.queue) == (16000, 16000)
+    assert (resolved.warmup_epochs, resolved.twin_momentum, resolved.prototype_weight) == (20, 0.999, 1.0)
+    assert (resolved.batch_size, resolved.image_size, resolved.plain_resize) == (256, 224, 256)
+    assert (resolved.bn_splits, resolved.stem) == (4, "standard")
+
+
+@pytest.mark.parametrize("n", [8, 9, 20, 60, 500, 3000, 50_000])
+def test_auto_is_sensible_at_every_size(n):
+    resolved = resolve(Settings(), DataSize(n, 32), CPU)
+    assert "auto" not in [v for v in dataclasses.asdict(resolved).values() if isinstance(v, str)]
+    assert resolved.clusters == sorted(resolved.clusters)
+    assert 1 < resolved.clusters[0] <= resolved.clusters[-1] <= n
+    assert resolved.queue <= max(n / 4, 1)
+    assert 2 <= resolved.batch_size <= n
+    assert resolved.batch_size // resolved.bn_splits >= 8
+    assert 0.9 <= resolved.twin_momentum <= 0.999
+
+
+def test_bfloat16_is_never_chosen_on_a_cpu():
+    assert resolve(Settings(), IMAGENET, CPU).precision == "32"
+    assert resolve(Settings(), IMAGENET, GPU).precision == "bf16"
+    assert resolve(Settings(), IMAGENET, dataclasses.replace(GPU, bfloat16=False)).precision == "32"
+    assert resolve(Settings(precision="bf16"), IMAGENET, CPU).precision == "bf16", "unless it is asked for"
+
+
+def test_the_recipe_is_chosen_by_size_count_and_device():
+    assert choose_recipe(DataSize(50_000, 32), "cuda")[0] == "small-v2"
+    assert choose_recipe(IMAGENET, "cuda")[0] == "pcl-v2"
+    assert choose_recipe(DataSize(500, 3000), "cuda")[0] == "photos-v2"
+    assert choose_recipe(DataSize(500, 3000), "cpu")[0] == "laptop-v2"
+
+
+def test_too_large_a_batch_is_refused():
+    with pytest.raises(UserError, match="batch_size is 64, but there are 20 images"):
+        resolve(Settings(batch_size=64), DataSize(20, 32), CPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("epochs: [", "is not YAML"), ("- 1", "not a list of settings"), (b"\xff\xfe\xff", "not a text")],
+)
+def test_a_bad_config_file_is_explained(tmp_path, text, words):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=words):
+        read_config(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_config(tmp_path / "absent.yaml")
+
+
+def test_settings_survive_yaml():
+    settings = resolve(Settings(), IMAGENET, GPU)
+    again = type(settings)(**yaml.safe_load(yaml.safe_dump(dataclasses.asdict(settings))))
+    assert again == settings

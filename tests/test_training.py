@@ -1,0 +1,357 @@
+"""The training loop: it is algorithm 1, it resumes to the byte, and it writes what the design promises."""
+
+import csv
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import SMALL
+from safetensors.torch import load_file
+from torch import nn
+
+import protonce
+from protonce import checkpoints, methods
+from protonce.auto import DataSize, Machine, resolve
+from protonce.config import Settings
+from protonce.encoder import build, encode_shuffled
+from protonce.errors import UserError
+from protonce.losses import proto_nce
+from protonce.methods.pcl import Batch
+from protonce.training import learning_rate
+
+
+def small_settings(**values):
+    base = {**{k: v for k, v in SMALL.items() if k != "recipe"}, **values}
+    return resolve(Settings(**base), DataSize(48, 20), Machine("cpu", bfloat16=False, faiss=True, cores=1))
+
+
+def batch_of(n=16, epoch=0, step=0):
+    generator = torch.Generator().manual_seed(step)
+    query, key = (torch.randn(n, 3, 16, 16, generator=generator) for _ in range(2))
+    return Batch(query, key, torch.arange(n), epoch, step)
+
+
+def test_one_epoch_is_algorithm_1():
+    """The loop of the paper, written out here with plain operations, ends at the same weights."""
+    settings = small_settings(warmup_epochs=0, twin_momentum=0.9, queue=20)
+    encoder = build(settings)
+    method = methods.make(settings, encoder, n=48).train()
+    optimizer = torch.optim.SGD(method.query.parameters(), lr=0.1)
+
+    theta = build(settings).train()  # the same draw
+    theta_ = build(settings).train()  # θ' = θ
+    features = torch.nn.functional.normalize(torch.randn(48, 16, generator=torch.Generator().manual_seed(5)), dim=1)
+    prototypes = method.e_step(0, lambda: features)
+    again = methods.make(settings, build(settings), n=48).e_step(0, lambda: features)
+    assert all(torch.equal(a.centroids, b.centroids) for a, b in zip(prototypes, again, strict=True))
+
+    keys, owners = torch.zeros(20, 16), torch.full((20,), -1)
+    place = 0
+    for step in range(3):
+        batch = batch_of(step=step)
+        loss, logs = method.m_step(batch, prototypes)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        method.after_step()
+
+        v = theta(batch.query, settings.bn_splits)
+        with torch.no_grad():
+            shuffle = protonce.randomness.generator(settings.seed, "shuffle", 0, step)
+            v_ = encode_shuffled(theta_, batch.key, settings.bn_splits, shuffle)
+        for key, owner in zip(v_, batch.index, strict=True):
+            keys[place], owners[place] = key, owner
+            place = (place + 1) % 20
+        mask = (owners[None] == batch.index[:, None]) | (owners == -1)[None]
+        expected = proto_nce(v, v_, keys.clone(), prototypes, batch.index, tau=settings.tau, mask=mask).loss
+        torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+        assert logs["loss"] == loss
+        theta.zero_grad()
+        expected.backward()
+        with torch.no_grad():
+            for p, p_ in zip(theta.parameters(), theta_.parameters(), strict=True):
+                p -= 0.1 * p.grad  # θ = SGD(L, θ)
+                p_.copy_(0.9 * p_ + 0.1 * p)  # θ' = 0.9 θ' + 0.1 θ
+    for ours, theirs in ((method.query, theta), (method.momentum, theta_)):
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
+
+
+def test_who_never_clusters_never_pays_the_pass():
+    def features():
+        raise AssertionError("the pass over the data was made")
+
+    encoder = build(small_settings())
+    assert methods.make(small_settings(method="moco"), encoder, 48).e_step(5, features) is None
+    assert methods.make(small_settings(terms="instance"), encoder, 48).e_step(5, features) is None
+    pcl = methods.make(small_settings(warmup_epochs=2), encoder, 48)
+    assert pcl.e_step(1, features) is None
+    with pytest.raises(AssertionError):
+        pcl.e_step(2, features)
+
+
+@pytest.mark.parametrize(
+    ("terms", "warmup", "expected"),
+    [
+        ("instance", 0, ["instance", "instance"]),
+        ("prototypes", 0, ["prototype", "prototype"]),
+        ("prototypes", 1, ["instance", "prototype"]),
+        ("both", 0, ["instance+prototype", "instance+prototype"]),
+        ("both", 1, ["instance", "instance+prototype"]),
+    ],
+)
+def test_the_five_rows_of_appendix_a_are_settings(photos, tmp_path, terms, warmup, expected):
+    protonce.train(photos, tmp_path / "r", epochs=2, terms=terms, warmup_epochs=warmup, quiet=True, **SMALL)
+    lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert ["+".join(t for t in ("instance", "prototype") if t in line) for line in lines] == expected
+
+
+def test_the_run_folder_is_as_designed(trained, photos):
+    path = trained.path
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    assert config["settings"]["clusters"] == [4, 8]
+    assert "auto" not in config["settings"].values()
+    assert config["data"]["images"] == 48
+    assert config["versions"]["torch"]
+    rows = list(csv.DictReader((path / "images.csv").open()))
+    assert rows[17] == {"index": "17", "name": "slope1/01.png", "label": "slope1"}
+    assert (path / "skipped.csv").read_text() == "name,reason\n"
+
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert "prototype" not in lines[0], "the first epoch is warm-up"
+    for line in lines[1:]:
+        assert line["loss"] == pytest.approx(line["instance"] + line["prototype"], abs=1e-4)
+        assert 0 <= line["prototype_accuracy"] <= 1
+        assert len(line["phi"]) == 2
+
+    for epoch in (1, 2, 3):
+        with np.load(path / "assignments" / f"{epoch:04d}.npz") as file:
+            assert [file[f"assignment_{m}"].shape for m in (0, 1)] == [(48,), (48,)]
+    state = load_file(path / "encoder.safetensors")
+    assert {name.split(".")[0] for name in state} == {"query", "momentum"}
+    assert {name.split(".")[1] for name in state} == {"backbone", "head"}
+    for c, asked in zip(trained.prototypes, (4, 8), strict=True):
+        assert c.centroids.shape[0] <= asked
+        assert c.assignment.bincount().min() > 0
+    (parent,) = trained.parents
+    assert len(parent) == len(trained.prototypes[1].centroids)
+    assert parent.max() < len(trained.prototypes[0].centroids)
+    assert not [p for p in path.rglob("*") if p.name.endswith(".part")]
+
+
+def test_instance_only_runs_are_clustered_for_the_record(photos, tmp_path):
+    run = protonce.train(photos, tmp_path / "r", method="moco", epochs=1, quiet=True, **SMALL)
+    assert (run.path / "assignments" / "0001.npz").exists()
+    assert len(run.prototypes) == 2
+
+
+@pytest.mark.parametrize("init", ["fresh", "warm"])
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
+    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
+    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+    save = checkpoints.save
+
+    def save_and_stop(folder, epoch, *rest):
+        save(folder, epoch, *rest)
+        if epoch == stop_after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "save", save_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(photos, tmp_path / "halves", quiet=True, **settings)
+    monkeypatch.undo()
+    assert not (tmp_path / "halves" / "encoder.safetensors").exists()
+    with (tmp_path / "halves" / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 9, "lo')  # half a line, as a kill may leave it
+    halves = protonce.train(photos, tmp_path / "halves", resume=True, quiet=True, **settings)
+    for name in ("encoder.safetensors", "encoder.json", "prototypes.npz", "images.csv"):
+        assert (whole.path / name).read_bytes() == (halves.path / name).read_bytes(), name
+    losses = [
+        [json.loads(line)["loss"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+        for run in (whole, halves)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_a_killed_process_resumes_to_the_byte(photos, tmp_path):
+    """SIGKILL in the middle of an epoch; the epoch is trained again from its start."""
+    options = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()]
+    command = [
+        sys.executable,
+        "-m",
+        "protonce",
+        "train",
+        str(photos),
+        "--epochs",
+        "12",
+        "--warmup-epochs",
+        "2",
+        *options,
+    ]
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "killed")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 4):
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "encoder.safetensors").exists()
+    subprocess.run([*command, "--out", str(tmp_path / "killed"), "--resume"], check=True, capture_output=True)
+    whole, killed = ((tmp_path / name / "encoder.safetensors").read_bytes() for name in ("whole", "killed"))
+    assert whole == killed
+
+
+def test_resume_where_nothing_was_saved_starts_at_the_beginning(photos, tmp_path):
+    out = tmp_path / "r"
+    protonce.train(photos, out, epochs=1, resume=True, quiet=True, **SMALL)  # no folder at all
+    first = (out / "encoder.safetensors").read_bytes()
+    shutil.rmtree(out / "checkpoints")
+    (out / "encoder.safetensors").unlink()
+    protonce.train(photos, out, epochs=1, resume=True, quiet=True, **SMALL)  # a folder, but no checkpoint
+    assert (out / "encoder.safetensors").read_bytes() == first
+    (out / "config.yaml").unlink()
+    for name in ("encoder.safetensors", "encoder.json", "prototypes.npz", "metrics.jsonl"):
+        (out / name).unlink()
+    shutil.rmtree(out / "checkpoints")
+    shutil.rmtree(out / "assignments")
+    protonce.train(photos, out, epochs=1, resume=True, quiet=True, **SMALL)  # killed before config.yaml
+    assert (out / "encoder.safetensors").read_bytes() == first
+
+
+def test_a_finished_run_is_not_trained_again(trained, photos):
+    before = (trained.path / "encoder.safetensors").stat().st_mtime_ns
+    protonce.train(photos, trained.path, resume=True, quiet=True)
+    assert (trained.path / "encoder.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "is not empty"),
+        ({"resume": True, "tau": 0.5}, "begun with tau 0.2, not 0.5"),
+        ({"resume": True, "recipe": "pcl-v1"}, "begun with recipe small-v2"),
+        ({"resume": True, "limit": 20}, "not the same"),
+    ],
+)
+def test_another_run_in_the_same_folder_is_refused(trained, photos, changes, words):
+    before = sorted(p.name for p in trained.path.iterdir())
+    with pytest.raises(UserError, match=words):
+        protonce.train(photos, trained.path, quiet=True, **changes)
+    assert sorted(p.name for p in trained.path.iterdir()) == before
+
+
+def test_labels_never_reach_training(photos, tmp_path):
+    """The same images without class folders give the same encoder."""
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for file in sorted(photos.rglob("*.png")):
+        shutil.copy(file, flat / f"{file.parent.name}-{file.name}")
+    a = protonce.train(photos, tmp_path / "a", epochs=1, quiet=True, **SMALL)
+    b = protonce.train(flat, tmp_path / "b", epochs=1, quiet=True, **SMALL)
+    assert (a.path / "encoder.safetensors").read_bytes() == (b.path / "encoder.safetensors").read_bytes()
+
+
+def test_the_seed_decides_and_the_callers_generator_does_not(photos, tmp_path):
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    a = protonce.train(photos, tmp_path / "a", epochs=1, quiet=True, **SMALL)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(8)
+    b = protonce.train(photos, tmp_path / "b", epochs=1, quiet=True, **SMALL)
+    c = protonce.train(photos, tmp_path / "c", epochs=1, quiet=True, seed=1, **SMALL)
+    first, second, third = ((r.path / "encoder.safetensors").read_bytes() for r in (a, b, c))
+    assert first == second
+    assert first != third
+
+
+def test_too_few_images_and_nothing_written(tmp_path):
+    images = np.zeros((5, 16, 16), dtype=np.uint8)
+    with pytest.raises(UserError, match="5 readable images; training needs at least 8"):
+        protonce.train(images, tmp_path / "r", quiet=True)
+    with pytest.raises(UserError, match="pass views="):
+        protonce.train(_Rows(), tmp_path / "r", quiet=True)
+    assert not (tmp_path / "r").exists()
+
+
+def test_identical_images_train(tmp_path, capsys):
+    """Nothing to tell apart: one cluster, said once, and a finite loss."""
+    images = np.full((40, 16, 16), 90, dtype=np.uint8)
+    run = protonce.train(images, tmp_path / "r", epochs=2, warmup_epochs=0, **SMALL)
+    assert capsys.readouterr().err.count("8 clusters were asked for, the images give 1") == 1
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["clusters"] == [1, 1]
+    assert all(math.isfinite(line["loss"]) for line in lines)
+
+
+class _Rows:
+    """Vectors of two groups: another modality."""
+
+    def __len__(self):
+        return 40
+
+    def load(self, i):
+        return torch.full((6,), float(i % 2)) + torch.arange(6) * 0.01 * i
+
+
+class _Noise:
+    def train(self, samples):
+        u = [torch.from_numpy(samples.uniform(which, 6)).float() for which in ("query", "key")]
+        return samples.data + u[0], samples.data + u[1]
+
+    def plain(self, samples):
+        return samples.data
+
+
+def test_own_data_views_and_encoder(tmp_path):
+    def network():
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU())
+
+    torch.manual_seed(0)
+    settings = {"clusters": [2], "dim": 4, "epochs": 2, "batch_size": 8, "recipe": "small-v2", "device": "cpu"}
+    run = protonce.train(_Rows(), tmp_path / "r", encoder=network(), views=_Noise(), quiet=True, **settings)
+    embedding = run.embed(_Rows())
+    assert embedding.features.shape == (40, 8)
+    again = protonce.load(run.path, encoder=network(), views=_Noise())
+    np.testing.assert_allclose(again.embed(_Rows()).features, embedding.features)
+    with pytest.raises(UserError, match="pass it as encoder="):
+        protonce.load(run.path, views=_Noise()).embed(_Rows())
+
+
+def test_schedules():
+    step = Settings(schedule="step", lr=0.03, epochs=200)
+    assert [learning_rate(step, e) for e in (0, 119, 120, 159, 160, 199)] == pytest.approx(
+        [0.03, 0.03, 0.003, 0.003, 0.0003, 0.0003]
+    )
+    cosine = Settings(schedule="cosine", lr=0.03, epochs=200)
+    assert [learning_rate(cosine, e) for e in (0, 100, 200)] == pytest.approx([0.03, 0.015, 0.0])
+
+
+def test_progress_says_the_time_left_and_how_to_halve_it(monkeypatch, capsys):
+    from protonce import progress
+
+    clock = iter(range(0, 100000, 5))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: float(next(clock)))
+    reporter = progress.Reporter(epochs=40, steps=100)
+    with reporter:
+        reporter.clustering(0)
+        reporter.clustered()
+        for _ in range(19):
+            reporter.step(0, None)
+        assert "to go" not in capsys.readouterr().err
+        reporter.step(0, None)
+        # 3980 steps of 5 s, and 39 E-steps of 5 s
+        assert "about 5 h 35 min to go; --epochs 20 would halve it" in capsys.readouterr().err
