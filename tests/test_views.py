@@ -122,7 +122,7 @@ def test_boxes_have_random_resized_crops_distribution(shape):
     blank = torch.zeros(3, *shape)
     theirs = np.array([RandomResizedCrop.get_params(blank, [0.2, 1.0], [3 / 4, 4 / 3]) for _ in range(n)])
     for column, name in enumerate(("top", "left", "height", "width")):
-        assert ks_2samp(ours[:, column], theirs[:, column]).pvalue > 0.001, name
+        assert ks_2samp(ours[:, column], theirs[:, column], method="asymp").pvalue > 0.001, name
     assert (ours[:, 0] + ours[:, 2] <= shape[0]).all()
     assert (ours[:, 1] + ours[:, 3] <= shape[1]).all()
 

@@ -1,0 +1,142 @@
+"""The command line: help without torch, one sentence and exit code 2 for a mistake, and files as promised."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import SMALL
+
+from protonce.cli import main
+
+HEAVY = ("torch", "timm", "sklearn", "faiss", "numpy", "PIL", "rich")
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_import_loads_nothing_heavy():
+    found = python(f"import sys, protonce; print([m for m in {HEAVY} if m in sys.modules])")
+    assert found.stdout.strip() == "[]", found.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["embed"], ["evaluate"]])
+def test_help_loads_nothing_heavy(command):
+    code = f"""
+import sys
+from protonce.cli import main
+try:
+    main({[*command, "--help"]!r})
+except SystemExit:
+    pass
+print([m for m in {HEAVY} if m in sys.modules])
+"""
+    out = python(code).stdout.strip().splitlines()
+    assert out[-1] == "[]"
+    assert out[0].startswith("usage: protonce")
+
+
+def test_every_public_name_is_there():
+    import protonce
+
+    for name in protonce.__all__:
+        assert getattr(protonce, name) is not None
+    assert protonce.losses.proto_nce
+    assert protonce.prototypes.e_step
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = protonce.nothing
+
+
+def small(*more):
+    return [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()] + list(more)
+
+
+def test_train_embed_evaluate(photos, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert main(["train", str(photos), "--out", run, "--epochs", "2", *small()]) == 0
+    shown = capsys.readouterr()
+    assert "48 images of" in shown.err
+    assert "auto chose" in shown.err
+    assert "epoch 2/2  instance loss" in shown.err
+    assert f"protonce embed {run}" in shown.out
+
+    assert main(["embed", run, str(photos), "--out", str(tmp_path / "e.npz")]) == 0
+    with np.load(tmp_path / "e.npz") as file:
+        assert file["features"].shape == (48, 32)
+        assert file["names"][0] == "slope0/00.png"
+        assert file["prototype_1"].max() < 8
+        assert (file["distance_0"] >= -1e-6).all()
+    assert main(["embed", run, str(photos), "--out", str(tmp_path / "e.parquet")]) == 0
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(tmp_path / "e.parquet")
+    assert table.column_names == ["name", "features", "prototype_0", "distance_0", "prototype_1", "distance_1"]
+    np.testing.assert_allclose(np.stack(table["features"].to_numpy()), np.load(tmp_path / "e.npz")["features"])
+
+    assert main(["evaluate", run, "knn"]) == 0
+    assert (tmp_path / "run" / "evaluations" / "knn.json").exists()
+
+
+def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path):
+    """Whatever their order on the line."""
+    import protonce
+
+    config = tmp_path / "mine.yaml"
+    config.write_text("tau: 0.5\nepochs: 1\nlr: 0.5\n")
+    run = str(tmp_path / "run")
+    line = ["train", "--lr", "0.25", str(photos), "--config", str(config), "--out", run, *small()]
+    assert main(line) == 0
+    settings = protonce.load(run).settings
+    assert (settings.lr, settings.tau, settings.epochs, settings.head) == (0.25, 0.5, 1, "mlp")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["train", "nowhere", "--out", "OUT"], "nowhere does not exist"),
+        (["train", "PHOTOS"], "required: --out"),
+        (["train", "PHOTOS", "--out", "OUT", "--epochs", "none"], "setting epochs is 'none'"),
+        (["train", "PHOTOS", "--out", "OUT", "--epocks", "3"], "unrecognized arguments: --epocks"),
+        (["train", "PHOTOS", "--out", "OUT", "--recipe", "pcl-v9"], "no recipe 'pcl-v9'"),
+        (["train", "PHOTOS", "--out", "OUT", "--backbone", "resnet81"], "no backbone 'resnet81'"),
+        (["train", "PHOTOS", "--out", "OUT", "--init", "nowhere.pth"], "--init nowhere.pth does not exist"),
+        (["train", "PHOTOS", "--out", "OUT", "--device", "cuda"], "device cuda is not there"),
+        (["train", "PHOTOS", "--out", "OUT", "--precision", "16"], "precision 16 needs a GPU"),
+        (["train", "PHOTOS", "--out", "OUT", "--batch-size", "4000"], "there are 48 images"),
+        (["train", "PHOTOS", "--out", "OUT", "--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+        (["train", "PHOTOS", "--out", "PHOTOS"], "is not empty"),
+        (["embed", "nowhere", "PHOTOS", "--out", "x.npz"], "not a run folder"),
+        (["embed", "RUN", "PHOTOS", "--out", "x.csv"], "name a FILE.npz"),
+        (["embed", "RUN", "PHOTOS", "--out", "no/where/x.npz"], "does not exist"),
+        (["evaluate", "RUN", "quiz"], "no protocol 'quiz'"),
+        (["evaluate", "RUN", "knn", "--name", "../x"], "signs that no file name should"),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_writes_nothing(line, words, photos, trained, tmp_path, capsys):
+    import torch
+
+    if "cuda" in line and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    places = {"PHOTOS": str(photos), "OUT": str(tmp_path / "out"), "RUN": str(trained.path)}
+    assert main([places.get(word, word) for word in line]) == 2
+    shown = capsys.readouterr()
+    complaint = shown.err.strip().splitlines()[-1]
+    assert complaint.startswith("protonce: ")
+    assert words in complaint
+    assert "Traceback" not in shown.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_skipped_files_are_counted_and_listed(photos, tmp_path, capsys):
+    import shutil
+
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    (folder / "slope1" / "broken.jpg").write_text("no picture")
+    assert main(["train", str(folder), "--out", str(tmp_path / "run"), "--epochs", "1", *small()]) == 0
+    assert "48 images of" in (shown := capsys.readouterr().err)
+    assert "1 skipped" in shown
+    assert (tmp_path / "run" / "skipped.csv").read_text().splitlines()[1].startswith("slope1/broken.jpg,")

@@ -1,0 +1,83 @@
+"""Evaluations against scikit-learn and loops, and `protonce evaluate` on a run."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_mutual_info_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from protonce.errors import UserError
+from protonce.evaluate.clustering import ami
+from protonce.evaluate.knn import knn_accuracy
+from protonce.evaluate.protocols import evaluate
+from protonce.run import load
+
+
+def labelled(n, seed, classes=4, spread=1.2):
+    centres = np.random.default_rng(0).normal(size=(classes, 8))
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % classes
+    points = centres[labels] + spread * rng.normal(size=(n, 8))
+    return torch.tensor(points, dtype=torch.float32), [f"c{label}" for label in labels]
+
+
+@pytest.mark.parametrize("k", [1, 5, 20, 500])
+def test_knn_is_scikit_learns_with_the_papers_weights(k):
+    train, train_labels = labelled(200, 1)
+    test, test_labels = labelled(90, 2)
+    theirs = KNeighborsClassifier(min(k, 200), metric="cosine", weights=lambda distance: np.exp(-distance / 0.1))
+    expected = theirs.fit(train.numpy(), train_labels).score(test.numpy(), test_labels)
+    assert knn_accuracy(train, train_labels, test, test_labels, k=k, tau=0.1) == pytest.approx(expected)
+    assert 0.3 < expected < 0.99
+
+
+def test_knn_by_hand():
+    """One near neighbour outweighs two far ones where e^(cos/τ) says so, and not where τ is large."""
+    train = F.normalize(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.6, -0.8]]), dim=1)
+    test = torch.tensor([[3.0, 0.0]])
+    assert math.exp(1 / 0.1) > 2 * math.exp(0.6 / 0.1)
+    assert knn_accuracy(train, ["a", "b", "b"], test, ["a"], k=3, tau=0.1) == 1
+    assert math.exp(1 / 2.0) < 2 * math.exp(0.6 / 2.0)
+    assert knn_accuracy(train, ["a", "b", "b"], test, ["a"], k=3, tau=2.0) == 0
+
+
+def test_a_label_that_training_never_saw_is_wrong():
+    train, labels = labelled(50, 1)
+    assert knn_accuracy(train, labels, train, ["new"] * 50) == 0
+
+
+def test_ami_is_scikit_learns():
+    points, labels = labelled(300, 1, spread=0.7)
+    unit = F.normalize(points, dim=1).numpy()
+    expected = np.mean(
+        [adjusted_mutual_info_score(labels, KMeans(4, n_init=1, random_state=s).fit(unit).labels_) for s in range(5)]
+    )
+    assert ami(points, labels) == pytest.approx(expected, abs=0.08)
+    shuffled = list(np.random.default_rng(0).permutation(labels))
+    assert ami(points, shuffled) == pytest.approx(0, abs=0.03)
+
+
+def test_evaluate_keeps_its_result(trained, photos, tmp_path, capsys):
+    result = evaluate(trained, "knn", name="again")
+    kept = json.loads((trained.path / "evaluations" / "knn-again.json").read_text())
+    assert kept == result
+    assert kept.keys() == {"protocol", "metrics", "settings", "features", "data"}
+    assert kept["data"]["test"]["images"] == 10
+    assert "random fifth" in kept["data"]["split"]
+    assert "accuracy" in capsys.readouterr().out
+
+
+def test_evaluate_asks_for_labels_and_for_other_files(trained, photos, tmp_path):
+    with pytest.raises(UserError, match="no labels"):
+        evaluate(trained, "knn", test=str(photos / "slope0"), train=str(photos / "slope1"))
+    with pytest.raises(UserError, match="16 files are among the training and the test images"):
+        evaluate(trained, "knn", test=str(photos / "slope0"))
+    with pytest.raises(UserError, match="no protocol 'quiz'"):
+        evaluate(trained, "quiz")
+    with pytest.raises(UserError, match="not a run folder"):
+        load(tmp_path)

@@ -1,0 +1,64 @@
+"""The examples and the README run as they stand."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from conftest import SMALL
+
+from protonce.cli import _parser
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def small_recipe(monkeypatch):
+    """What `train` chooses by itself takes minutes; here it chooses what takes seconds."""
+    from protonce import training
+
+    values = {k: v for k, v in SMALL.items() if k != "recipe"}
+    monkeypatch.setattr(training, "read_recipe", lambda name: values)
+
+
+def test_own_images(photos, tmp_path, capsys, small_recipe):
+    example("own_images").main(str(photos), str(tmp_path / "run"), epochs=1)
+    out = capsys.readouterr().out
+    assert sum(int(n) for n in re.findall(r": (\d+) images", out)) == 48
+
+
+def test_own_encoder(photos, tmp_path, capsys, small_recipe):
+    example("own_encoder").main(str(photos), str(tmp_path / "run"), epochs=1)
+    assert "features (48, 128)" in capsys.readouterr().out
+
+
+def test_own_loop(capsys):
+    example("own_loop").main(epochs=2)
+    assert "purity of" in capsys.readouterr().out
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+
+
+def test_readme_commands_are_understood():
+    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    commands = [line.split()[1:] for line in lines if line.startswith("protonce ")]
+    assert len(commands) >= 4
+    for command in commands:
+        _parser().parse_args(command)
+
+
+def test_readme_python_runs(photos, trained, tmp_path, monkeypatch, small_recipe):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").symlink_to(photos)
+    code = "\n".join(blocks("python")).replace("epochs=100", "epochs=1")
+    assert "protonce.train" in code
+    exec(compile(code, "README.md", "exec"), {})

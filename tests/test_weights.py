@@ -1,0 +1,126 @@
+"""`--init`: from a run, a file of this or another program, or timm; what was used is said."""
+
+import hashlib
+
+import pytest
+import timm
+import torch
+from conftest import SMALL
+from safetensors.torch import save_file
+
+import protonce
+from protonce.errors import UserError
+from protonce.weights import start_from
+from test_encoder import build, settings
+
+
+def encoder(**values):
+    return build(settings(backbone="resnet10t", width=4, **values))
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def test_from_a_run_with_its_head(trained):
+    new = build(trained.settings)
+    loaded = start_from(str(trained.path), new)
+    query, _ = trained.encoders
+    assert not loaded.missing
+    assert same(new.backbone, query.backbone)
+    assert same(new.head, query.head)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "module.encoder_q.", "encoder_q.", "backbone.", "model."])
+@pytest.mark.parametrize("nested", [False, True])
+def test_from_a_checkpoint_of_another_program(tmp_path, prefix, nested):
+    """DDP's and the published PCL's and MoCo's names, bare or under state_dict, beside a head of another size."""
+    old, new = encoder(seed=1), encoder()
+    state = {prefix + name: value for name, value in old.backbone.state_dict().items()}
+    state[prefix + "fc.weight"] = torch.zeros(7, 7)
+    torch.save({"epoch": 3, "state_dict": state} if nested else state, tmp_path / "old.pth.tar")
+    loaded = start_from(str(tmp_path / "old.pth.tar"), new)
+    assert not loaded.missing
+    assert loaded.left_over == [prefix + "fc.weight"]
+    assert same(new.backbone, old.backbone)
+    assert "not used: " + prefix + "fc.weight" in str(loaded)
+
+
+def test_what_does_not_fit_stays_new_and_is_named(tmp_path):
+    old, new = encoder(), encoder()
+    state = {name: value.contiguous() for name, value in old.backbone.state_dict().items()}
+    state["conv1.weight"] = torch.zeros(4, 3, 7, 7)
+    save_file(state, tmp_path / "old.safetensors")
+    loaded = start_from(str(tmp_path / "old.safetensors"), new)
+    assert loaded.missing == ["conv1.weight"]
+    assert "new: conv1.weight" in str(loaded)
+
+
+class _Evil:
+    def __reduce__(self):
+        return (print, ("run",))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: p / "absent.pth", "does not exist"),
+        (lambda p: p, "folder without encoder.safetensors"),
+        (lambda p: _saved(p, {"other": torch.zeros(3)}), "no weight that fits the backbone"),
+        (lambda p: _saved(p, [1, 2]), "holds no tensors"),
+        (lambda p: _saved(p, _Evil()), "read safely"),
+        (lambda p: _text(p), "read safely"),
+        (lambda p: "timm:resnet10000", "timm has no model"),
+    ],
+)
+def test_bad_weights_are_explained_and_nothing_runs(tmp_path, capsys, make, words):
+    with pytest.raises(UserError, match=words):
+        start_from(str(make(tmp_path)), encoder())
+    assert "run" not in capsys.readouterr().out
+
+
+def _saved(folder, content):
+    torch.save(content, folder / "w.pth")
+    return folder / "w.pth"
+
+
+def _text(folder):
+    (folder / "w.pth").write_text("hello")
+    return folder / "w.pth"
+
+
+def test_timm_weights_come_from_the_hubs_cache(tmp_path, monkeypatch):
+    """The loading code is timm's own; the file lies where the hub would have put it."""
+    import huggingface_hub.constants as hub
+
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path))
+    config = timm.get_pretrained_cfg("resnet10t")
+    model = timm.create_model("resnet10t")
+    folder = tmp_path / f"models--{config.hf_hub_id.replace('/', '--')}"
+    commit = hashlib.sha1(b"").hexdigest()
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(commit)
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    save_file(model.state_dict(), folder / "snapshots" / commit / "model.safetensors")
+    new = build(settings(backbone="resnet10t", image_size=64, stem="standard"))
+    loaded = start_from("timm:resnet10t", new)
+    assert not loaded.missing
+    assert torch.equal(new.backbone.conv1[0].weight, model.conv1[0].weight)
+
+
+def test_timm_weights_that_cannot_be_had_are_one_sentence(tmp_path, monkeypatch):
+    import huggingface_hub.constants as hub
+
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match="weights of timm:resnet10t cannot be had") as error:
+        start_from("timm:resnet10t", encoder())
+    assert "\n" not in str(error.value)
+
+
+def test_training_starts_from_a_run(trained, photos, tmp_path, capsys):
+    protonce.train(photos, tmp_path / "r", init=str(trained.path), epochs=1, **{**SMALL, "stem": "small"})
+    assert "tensors of the backbone from" in capsys.readouterr().err
+    fresh = protonce.train(photos, tmp_path / "f", epochs=1, quiet=True, **SMALL)
+    assert (tmp_path / "r" / "encoder.safetensors").read_bytes() != (fresh.path / "encoder.safetensors").read_bytes()
