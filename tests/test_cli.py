@@ -5,8 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import SMALL
 
+from conftest import SMALL
 from protonce.cli import main
 
 HEAVY = ("torch", "timm", "sklearn", "faiss", "numpy", "PIL", "rich")

@@ -39,7 +39,7 @@ def test_a_bad_setting_is_refused_in_one_sentence(values, words):
 
 
 def test_an_unknown_setting_gets_a_hint():
-    with pytest.raises(UserError, match="mine.yaml has no setting 'epoch'; did you mean epochs?"):
+    with pytest.raises(UserError, match=r"mine.yaml has no setting .epoch.; did you mean epochs\?"):
         Settings.from_mapping({"epoch": 3}, "mine.yaml")
 
 

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import SMALL
 
+from conftest import SMALL
 from protonce.cli import _parser
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import SMALL
 from safetensors.torch import load_file
 from torch import nn
 
 import protonce
+from conftest import SMALL
 from protonce import checkpoints, methods
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings

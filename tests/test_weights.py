@@ -5,10 +5,10 @@ import hashlib
 import pytest
 import timm
 import torch
-from conftest import SMALL
 from safetensors.torch import save_file
 
 import protonce
+from conftest import SMALL
 from protonce.errors import UserError
 from protonce.weights import start_from
 from test_encoder import build, settings

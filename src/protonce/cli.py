@@ -80,9 +80,9 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"protonce {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
 
-    def add(command: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+    def add(command: Callable[[argparse.Namespace], None], usage: str | None = None) -> argparse.ArgumentParser:
         text = command.__doc__ or ""
-        added = commands.add_parser(command.__name__, help=text, description=text)
+        added = commands.add_parser(command.__name__, help=text, description=text, usage=usage)
         added.set_defaults(command=command)
         return added
 
@@ -90,10 +90,14 @@ def _parser() -> Parser:
     sub.add_argument("--out", type=Path, default=Path("protonce-demo"), help="folder to write to (%(default)s)")
     sub.add_argument("--seed", type=int, default=0, help="seed of every draw (%(default)s)")
 
-    sub = add(train)
+    sub = add(train, "protonce train DATA --out RUN [--recipe NAME] [--epochs N] [--resume] [--SETTING VALUE ...]")
     sub.add_argument("data", metavar="DATA", help=DATA)
     sub.add_argument("--out", type=Path, required=True, metavar="RUN", help="run folder to write")
-    sub.add_argument("--recipe", help=f"named settings: {', '.join(recipes())}; else chosen by the data and the device")
+    sub.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help=f"named settings: {', '.join(recipes())}; else chosen by the data and the device",
+    )
     sub.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; it wins over the recipe")
     sub.add_argument("--resume", action="store_true", help="continue the run in RUN after its last checkpoint")
     _add_settings(sub)
@@ -114,18 +118,26 @@ def _parser() -> Parser:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """An option for each setting. Options that are not given are absent, so that the recipe's values stand."""
-    main_group = parser.add_argument_group("main settings")
+    main_group = parser.add_argument_group("main settings", "defaults in brackets; a recipe may name others")
     others = parser.add_argument_group("all other settings", "the same names work as lines of a --config file")
     for field in dataclasses.fields(Settings):
         group = main_group if field.name in MAIN_SETTINGS else others
+        default = getattr(Settings(), field.name)
+        shown = "none" if default == "" else str(default).strip("[]").replace(" ", "")
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=field.name,
             type=_value,
             default=argparse.SUPPRESS,
-            metavar="X",
-            help=field.metadata["help"].replace("%", "%%"),
+            metavar=_metavar(default),
+            help=f"{field.metadata['help']} ({shown})".replace("%", "%%"),
         )
+
+
+def _metavar(default: object) -> str:
+    if isinstance(default, list):
+        return ",".join("X" * len(default))
+    return {int: "N", float: "X"}.get(type(default), "VALUE")
 
 
 def _value(text: str) -> object:

@@ -42,9 +42,9 @@ class Settings:
     """Every setting of a training run. The defaults are those of the recipe `pcl-v2` where the paper has one."""
 
     # What is learnt
-    method: Literal["pcl", "moco"] = _setting("pcl", "the system that learns; moco is PCL without an E-step")
+    method: Literal["pcl", "moco"] = _setting("pcl", "pcl, or moco: PCL without an E-step")
     terms: Literal["both", "instance", "prototypes"] = _setting(
-        "both", "terms of ProtoNCE (eq. 11) after warm-up; appendix A compares the three"
+        "both", "both, instance or prototypes: terms of ProtoNCE (eq. 11) after warm-up, see appendix A"
     )
     clusters: list[int] | Auto = _setting("auto", "prototypes at each granularity, K = {k_m}", least=1)
     negatives: int | Auto = _setting("auto", "negative prototypes a query is compared with, r of eq. 11", least=1)
@@ -52,7 +52,7 @@ class Settings:
     tau: float = _setting(0.2, "temperature of eq. 1, and the mean of phi", above=0)
     alpha: float = _setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1)
     concentration: Literal["estimated", "fixed"] = _setting(
-        "estimated", "phi by eq. 12, or phi = tau for every prototype (fig. 3a)"
+        "estimated", "estimated: phi by eq. 12; fixed: phi = tau for every prototype (fig. 3a)"
     )
     prototype_weight: float | Auto = _setting(
         "auto", "factor of the prototype term of eq. 11; 1 is the paper's", least=0
@@ -61,11 +61,11 @@ class Settings:
     twin_momentum: float | Auto = _setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1)
 
     # k-means
-    kmeans_engine: Literal["auto", "faiss", "torch"] = _setting("auto", "faiss on Linux's CPUs, else torch")
+    kmeans_engine: Literal["auto", "faiss", "torch"] = _setting("auto", "faiss or torch; auto is faiss on Linux's CPUs")
     kmeans_iterations: int = _setting(20, "iterations of k-means", least=1)
     kmeans_starts: int = _setting(1, "random starts of k-means; the best is kept", least=1)
     kmeans_init: Literal["fresh", "warm"] = _setting(
-        "fresh", "start from random images (the paper's way), or from the last epoch's centroids"
+        "fresh", "fresh: start from random images, the paper's way; warm: from the last epoch's centroids"
     )
     kmeans_points: int = _setting(0, "images that k-means sees; 0 is all of them", least=0)
 
@@ -73,9 +73,9 @@ class Settings:
     backbone: str = _setting("resnet50", "any timm model")
     width: int = _setting(64, "channels of a ResNet's first stage; 64 is the standard", least=4)
     stem: Literal["auto", "standard", "small"] = _setting(
-        "auto", "small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
+        "auto", "standard; or small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
     )
-    head: Literal["linear", "mlp"] = _setting("mlp", "projection head: linear (v1) or MLP (v2)")
+    head: Literal["linear", "mlp"] = _setting("mlp", "projection head: linear (v1) or mlp (v2)")
     dim: int = _setting(128, "dimensions of the embedding", least=2)
     bn_splits: int | Auto = _setting("auto", "sub-batches for batch norm, against leaks between views", least=1)
     init: str = _setting("", "start from a run folder, a weights file, or timm:NAME")
@@ -100,7 +100,7 @@ class Settings:
     epochs: int = _setting(200, "passes over the training images", least=1)
     batch_size: int | Auto = _setting("auto", "images a step", least=2)
     lr: float = _setting(0.03, "learning rate at the start", above=0)
-    schedule: Literal["cosine", "step"] = _setting("cosine", "how the learning rate falls")
+    schedule: Literal["cosine", "step"] = _setting("cosine", "how the learning rate falls: cosine or step")
     drops: list[float] = _setting(
         [0.6, 0.8],
         "step schedule: shares of the epochs after which the rate is divided by 10",
@@ -113,9 +113,9 @@ class Settings:
     # The machine, and what is drawn
     seed: int = _setting(0, "seed of every draw", least=0)
     limit: int = _setting(0, "train on this many images, drawn by the seed; 0 is all", least=0)
-    device: Literal["auto", "cpu", "cuda", "mps"] = _setting("auto", "where to compute")
+    device: Literal["auto", "cpu", "cuda", "mps"] = _setting("auto", "where to compute: cpu, cuda or mps")
     precision: Literal["auto", "32", "16", "bf16"] = _setting(
-        "auto", "of the encoder: bf16 on GPUs that have it, else 32; never bf16 on a CPU unless asked"
+        "auto", "of the encoder: 32, 16 or bf16; auto is bf16 on GPUs that have it, else 32"
     )
     workers: int | Auto = _setting("auto", "processes that read large images", least=0)
 

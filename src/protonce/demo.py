@@ -1,9 +1,9 @@
 """`protonce demo`: MoCo and PCL learn from the built-in images, side by side, and what they learnt is compared."""
 
 import dataclasses
+import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -149,10 +149,9 @@ def _rows(runs: dict[str, Run]) -> list[Row]:
 
 def draw_clusters(run: Run, path: Path, rows: int = 12, columns: int = 12, side: int = 48) -> None:
     """A picture of coarse prototypes, from large to small clusters: in each row the images nearest to one."""
-    loader = run.loader(run.config["data"]["source"])
-    assert loader.square is not None, "the built-in images are small"
+    source = run.source()
     coarse = run.prototypes[0]
-    _, distance = run.assign(loader.source)[0]
+    _, distance = run.assign(source)[0]
     by_size = torch.bincount(coarse.assignment).argsort(descending=True)
     shown = by_size[torch.linspace(0, len(by_size) - 1, min(rows, len(by_size))).round().long()]
     gap = 2
@@ -161,9 +160,9 @@ def draw_clusters(run: Run, path: Path, rows: int = 12, columns: int = 12, side:
         members = np.flatnonzero((coarse.assignment == which).numpy())
         nearest = members[np.argsort(distance[members], kind="stable")][:columns]
         for column, i in enumerate(nearest):
-            image = Image.fromarray(loader.source.load(int(i))).resize((side, side), Image.Resampling.BICUBIC)
+            image = Image.fromarray(source.load(int(i))).resize((side, side), Image.Resampling.BICUBIC)
             top, left = row * (side + 4 * gap), column * (side + gap)
             sheet[top : top + side, left : left + side] = np.asarray(image)
-    part = path.with_name(f".{path.name}")
-    Image.fromarray(sheet).save(part, format="PNG")
-    shutil.move(part, path)
+    buffer = io.BytesIO()
+    Image.fromarray(sheet).save(buffer, format="PNG")
+    write_whole(path, buffer.getvalue())

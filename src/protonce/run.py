@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from protonce import checkpoints
 from protonce.config import Resolved, Settings
 from protonce.data.loader import Loader
-from protonce.data.sources import Data, Source, open_source
+from protonce.data.sources import Data, Source, limit, open_source
 from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
@@ -110,6 +110,21 @@ class Run:
         source = open_source(data, part, self.settings.seed)
         views = self._views or ImageViews(self.settings)
         return Loader(source, views, seed=self.settings.seed, workers=self.settings.workers, device=_device())
+
+    def source(self) -> Source:
+        """The images the run was trained on, opened again.
+
+        Raises:
+            UserError: they were given in Python, or are no longer what they were.
+        """
+        before = self.config["data"]
+        if before["own_views"] or before["source"] == "array":
+            raise UserError(f"the run {self.path} was trained on data given in Python; name the images")
+        seed = self.settings.seed
+        source = limit(open_source(before["source"], "train", seed), self.settings.limit, seed)
+        if source.fingerprint != before["fingerprint"]:
+            raise UserError(f"{before['source']} has changed since {self.path} was trained; name the images")
+        return source
 
     def features(self, data: Loader) -> Tensor:
         """Pooled features of the query encoder's backbone; (n, D)."""

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from protonce.data.sources import Source, limit, open_source, split
+from protonce.data.sources import Source, open_source, split
 from protonce.errors import UserError
 from protonce.evaluate.knn import knn_accuracy
 from protonce.files import write_whole
@@ -64,7 +64,7 @@ def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Sourc
     """Labelled training and test images, and how they were parted, in words."""
     data = train or run.config["data"]["source"]
     seed = run.settings.seed
-    labelled = _own(run) if train is None else open_source(train, "train", seed)
+    labelled = run.source() if train is None else open_source(train, "train", seed)
     if test is not None:
         tested = open_source(test, "test", seed)
         _check_apart(labelled, tested)
@@ -74,17 +74,6 @@ def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Sourc
     labelled, tested = split(labelled, seed)
     seen = "" if train else ", all of them seen in training, without labels"
     return labelled, tested, f"test images are a random fifth of {data}{seen}"
-
-
-def _own(run: Run) -> Source:
-    """The images a run was trained on, opened again."""
-    before = run.config["data"]
-    if before["own_views"] or before["source"] == "array":
-        raise UserError(f"the run {run.path} was trained on data given in Python; name labelled images with --train")
-    source = limit(open_source(before["source"], "train", run.settings.seed), run.settings.limit, run.settings.seed)
-    if source.fingerprint != before["fingerprint"]:
-        raise UserError(f"{before['source']} has changed since {run.path} was trained; name images with --train")
-    return source
 
 
 def _check_apart(labelled: Source, tested: Source) -> None:
