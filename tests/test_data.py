@@ -12,7 +12,7 @@ from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
 from protonce.data import builtin
 from protonce.data.loader import Loader
-from protonce.data.sources import labels_of, limit, open_source, split
+from protonce.data.sources import labels_of, open_source, split
 from protonce.data.views import ImageViews
 from protonce.errors import UserError
 
@@ -151,7 +151,7 @@ def test_builtin_is_drawn_by_the_seed():
 
 def test_limit_is_a_random_subset_by_the_seed(photos):
     source = open_source(photos)
-    first, again, other = limit(source, 10, 0), limit(source, 10, 0), limit(source, 10, 1)
+    first, again, other = (open_source(photos, seed=seed, limit=10) for seed in (0, 0, 1))
     assert len(first) == 10
     assert first.names == again.names
     assert first.names != other.names
@@ -160,7 +160,29 @@ def test_limit_is_a_random_subset_by_the_seed(photos):
     assert position == sorted(position)
     assert np.array_equal(first.load(4), source.load(position[4]))
     assert [first.labels[i] for i in range(10)] == [source.labels[p] for p in position]
-    assert limit(source, 0, 0) is source
+    assert len(open_source(photos, limit=1000)) == 48
+    array = np.arange(20, dtype=np.uint8)[:, None, None].repeat(8, axis=1).repeat(8, axis=2)
+    few = open_source(array, limit=5)
+    assert [int(few.load(i).max()) for i in range(5)] == [int(name) for name in few.names]
+
+
+def test_a_limit_opens_no_more_files_than_it_needs(photos, tmp_path, monkeypatch):
+    """And makes up for those that cannot be read."""
+    import shutil
+
+    from protonce.data import sources
+
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    for i in range(12):
+        (folder / f"slope{i % 3}" / f"{i:02d}.png").write_text("broken")
+    looks = []
+    look = sources._look
+    monkeypatch.setattr(sources, "_look", lambda read, i: looks.append(i) or look(read, i))
+    source = open_source(folder, limit=20)
+    assert len(source) == 20
+    assert len(looks) == 20 + len(source.skipped) < 48
+    assert len(open_source(folder, limit=40)) == 36
 
 
 def test_split_parts_are_apart_and_whole(photos):

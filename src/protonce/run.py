@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from protonce import checkpoints
 from protonce.config import Resolved, Settings
 from protonce.data.loader import Loader
-from protonce.data.sources import Data, Source, limit, open_source
+from protonce.data.sources import Data, Source, open_source
 from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
@@ -121,7 +121,7 @@ class Run:
         if before["own_views"] or before["source"] == "array":
             raise UserError(f"the run {self.path} was trained on data given in Python; name the images")
         seed = self.settings.seed
-        source = limit(open_source(before["source"], "train", seed), self.settings.limit, seed)
+        source = open_source(before["source"], "train", seed, self.settings.limit)
         if source.fingerprint != before["fingerprint"]:
             raise UserError(f"{before['source']} has changed since {self.path} was trained; name the images")
         return source

@@ -17,7 +17,7 @@ from protonce import checkpoints, methods, randomness, run, weights
 from protonce.auto import DataSize, Machine, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.loader import Loader
-from protonce.data.sources import Data, Source, limit, open_source
+from protonce.data.sources import Data, Source, open_source
 from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
@@ -64,8 +64,8 @@ def train(
             raise UserError(f"{out} was begun with recipe {before}, not {recipe}; resume it with the same")
         recipe = before
         settings = {**previous.config["asked"], **settings}
-    seed = settings.get("seed", 0)
-    source = open_source(data, "train", seed if isinstance(seed, int) else 0)
+    given = Settings.from_mapping(settings, "protonce")  # checked before the data is looked at
+    source = open_source(data, "train", given.seed, given.limit)
     device = _device(settings.get("device", "auto"))
 
     why = ""
@@ -73,7 +73,6 @@ def train(
         recipe, why = choose_recipe(DataSize(len(source), source.side), device)
     asked = Settings.from_mapping({**read_recipe(recipe), **settings}, "protonce")
     asked = _of_init(asked)
-    source = limit(source, asked.limit, asked.seed)
     if source.sizes is None and views is None:
         raise UserError("the data set gives no images; pass views= and encoder= that know what to do with its items")
     resolved = resolve(asked, DataSize(len(source), source.side), _machine(device))

@@ -5,8 +5,8 @@ them apart is the layout of parts, which every view of an image keeps. Position,
 occlusion and noise vary so much that comparing pixels finds little; tones and backgrounds are nearly alike, so
 that little identifies the single image. Things stand upright.
 
-Frozen before any system was compared on it. Test images, seed 0, by kNN (30 labels) and AMI: raw pixels 25.4 %
-and 0.127; the demo's encoder before training 24.0 % and 0.140.
+Frozen before any system was compared on it. Test images of seed 0 at 32 pixels, by kNN (30 labels) and AMI: raw
+pixels 25.4 % and 0.127; a ResNet-10 of width 16 before training 24.0 % and 0.140.
 """
 
 from collections.abc import Callable

@@ -137,34 +137,44 @@ class _Zip:
 Data = str | Path | NDArray[np.uint8] | Items | Source
 
 
-def open_source(data: Data, part: str = "train", seed: int = 0) -> Source:
+def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) -> Source:
     """Open whatever DATA may be.
 
     Args:
         data: a folder, a .zip, `builtin`, an array of images (n, h, w) or (n, h, w, 3), or an object with
             `len` and `load(i)` (and, if it has them, `names` and `labels`).
         part: "train" or "test", for data sets that have both.
-        seed: of the built-in images.
+        seed: of the built-in images, and of the limit.
+        limit: take this many items, drawn by the seed; 0: all. No more files are opened than that needs.
 
     Raises:
         UserError: there is nothing there, or no readable image in it.
     """
-    if isinstance(data, Source):
-        return data
-    if isinstance(data, str) and data == "builtin":
-        return _from_builtin(part, seed)
-    if isinstance(data, str | Path):
+    if isinstance(data, str | Path) and data != "builtin":
         path = Path(data)
         if path.is_dir():
-            return _from_folder(path)
+            return _from_folder(path, seed, limit)
         if path.is_file() and path.suffix.lower() == ".zip":
-            return _from_zip(path)
+            return _from_zip(path, seed, limit)
         if path.is_file():
             raise UserError(f"{data} is a file of a kind that is not read; give a folder, a .zip or `builtin`")
         raise UserError(f"{data} does not exist; give a folder of images, a .zip of images, or `builtin`")
-    if hasattr(data, "load"):
-        return _from_items(data)
-    return _from_array(np.asarray(data))
+    if isinstance(data, Source):
+        source = data
+    elif isinstance(data, str):
+        source = _from_builtin(part, seed)
+    elif hasattr(data, "load"):
+        source = _from_items(data)
+    else:
+        source = _from_array(np.asarray(data))
+    if 0 < limit < len(source):
+        source = source.subset(np.sort(_order(len(source), "limit", seed)[:limit]))
+    return source
+
+
+def _order(n: int, purpose: str, seed: int) -> NDArray[np.int64]:
+    """A random order of n items by the seed."""
+    return np.argsort(randomness.uniform(seed, purpose, 0, np.arange(n), 1)[:, 0], kind="stable")
 
 
 def _from_builtin(part: str, seed: int) -> Source:
@@ -212,16 +222,17 @@ def _from_items(items: Any) -> Source:
     )
 
 
-def _from_folder(folder: Path) -> Source:
+def _from_folder(folder: Path, seed: int, limit: int) -> Source:
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
     paths = [p for p in paths if not _hidden(p.relative_to(folder).as_posix())]
     names = [p.relative_to(folder).as_posix() for p in paths]
     sizes = [p.stat().st_size for p in paths]
     files = [str(p.resolve()) for p in paths]
-    return _from_files(str(folder), names, sizes, files, _Folder(paths), f"in {folder} or its sub-folders")
+    where = f"in {folder} or its sub-folders"
+    return _from_files(str(folder), names, sizes, files, _Folder(paths), where, _chances(len(names), seed, limit))
 
 
-def _from_zip(path: Path) -> Source:
+def _from_zip(path: Path, seed: int, limit: int) -> Source:
     try:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
@@ -231,7 +242,14 @@ def _from_zip(path: Path) -> Source:
     infos.sort(key=lambda i: i.filename)
     names = [i.filename for i in infos]
     files = [f"{path.resolve()}:{name}" for name in names]
-    return _from_files(str(path), names, [i.file_size for i in infos], files, _Zip(path, names), f"in {path}")
+    sizes = [i.file_size for i in infos]
+    chances = _chances(len(names), seed, limit)
+    return _from_files(str(path), names, sizes, files, _Zip(path, names), f"in {path}", chances)
+
+
+def _chances(n: int, seed: int, limit: int) -> tuple[NDArray[np.int64], int]:
+    """In which order files are looked at, and how many readable ones are wanted."""
+    return (_order(n, "limit", seed), limit) if 0 < limit < n else (np.arange(n), n)
 
 
 def _hidden(name: str) -> bool:
@@ -245,17 +263,27 @@ def _from_files(
     files: list[str],
     open_file: Callable[[int], BinaryIO],
     where: str,
+    chances: tuple[NDArray[np.int64], int],
 ) -> Source:
     """A source of encoded images. Each is decoded once: what cannot be is skipped, with the reason."""
     if not names:
         raise UserError(f"no image was found {where}; looked for {', '.join(SUFFIXES)}")
+    order, wanted = chances
+    shapes: dict[int, tuple[int, int]] = {}
+    reasons: dict[int, str] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        seen = list(pool.map(lambda i: _look(open_file, i), range(len(names))))
-    keep = np.array([i for i, found in enumerate(seen) if isinstance(found, tuple)], dtype=np.int64)
-    skipped = [Skipped(names[i], found) for i, found in enumerate(seen) if isinstance(found, str)]
+        while len(shapes) < wanted and len(order):
+            now, order = np.split(order, [wanted - len(shapes)])
+            for i, found in zip(now.tolist(), pool.map(lambda i: _look(open_file, i), now.tolist()), strict=True):
+                if isinstance(found, str):
+                    reasons[i] = found
+                else:
+                    shapes[i] = found
+    keep = np.array(sorted(shapes), dtype=np.int64)
+    skipped = [Skipped(names[i], reasons[i]) for i in sorted(reasons)]
     if len(keep) == 0:
         raise UserError(
-            f"none of the {len(names)} image files {where} can be read; the first, {names[0]}, is {skipped[0].reason}"
+            f"none of the {len(names)} image files {where} can be read; {skipped[0].name} is {skipped[0].reason}"
         )
     kept = [names[i] for i in keep]
     return Source(
@@ -265,7 +293,7 @@ def _from_files(
         load=_Chosen(_Decoded(open_file), keep),
         fingerprint=_fingerprint(zip(kept, (sizes[i] for i in keep), strict=True)),
         skipped=skipped,
-        sizes=np.array([seen[i] for i in keep], dtype=np.int64),
+        sizes=np.array([shapes[i] for i in keep.tolist()], dtype=np.int64),
         files=[files[i] for i in keep],
     )
 
@@ -315,14 +343,6 @@ def _fingerprint(entries: Iterable[tuple[str, int]]) -> str:
 
 def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
     """A training and a test part of one source, drawn by the seed."""
-    order = np.argsort(randomness.uniform(seed, "split", 0, np.arange(len(source)), 1)[:, 0], kind="stable")
+    order = _order(len(source), "split", seed)
     n_test = max(round(share * len(source)), 1)
     return source.subset(np.sort(order[n_test:])), source.subset(np.sort(order[:n_test]))
-
-
-def limit(source: Source, n: int, seed: int) -> Source:
-    """A random subset of n items by the seed, in the source's order; the source itself where n is 0 or enough."""
-    if n == 0 or n >= len(source):
-        return source
-    order = np.argsort(randomness.uniform(seed, "limit", 0, np.arange(len(source)), 1)[:, 0], kind="stable")
-    return source.subset(np.sort(order[:n]))
