@@ -119,8 +119,11 @@ def test_timm_weights_that_cannot_be_had_are_one_sentence(tmp_path, monkeypatch)
     assert "\n" not in str(error.value)
 
 
-def test_training_starts_from_a_run(trained, photos, tmp_path, capsys):
-    protonce.train(photos, tmp_path / "r", init=str(trained.path), epochs=1, **{**SMALL, "stem": "small"})
+def test_training_starts_from_a_run_and_takes_its_architecture(trained, photos, tmp_path, capsys):
+    settings = {k: SMALL[k] for k in ("image_size", "clusters", "batch_size")}
+    protonce.train(photos, tmp_path / "r", init=str(trained.path), epochs=1, recipe="pcl-v1", **settings)
     assert "tensors of the backbone from" in capsys.readouterr().err
+    begun = protonce.load(tmp_path / "r").settings
+    assert (begun.backbone, begun.width, begun.stem, begun.dim, begun.tau) == ("resnet10t", 4, "small", 16, 0.1)
     fresh = protonce.train(photos, tmp_path / "f", epochs=1, quiet=True, **SMALL)
     assert (tmp_path / "r" / "encoder.safetensors").read_bytes() != (fresh.path / "encoder.safetensors").read_bytes()

@@ -5,19 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric.plugins import Precision
 
 from protonce.files import write_whole
 
 LAST = "last.pt"
 
 
-def save(folder: Path, epoch: int, method: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def save(
+    folder: Path, epoch: int, method: torch.nn.Module, optimizer: torch.optim.Optimizer, precision: Precision
+) -> None:
     """Keep the state after `epoch` epochs in place of the one before it.
 
     Random draws are functions of seed, epoch and step, so no generator has a state to keep.
     """
     buffer = io.BytesIO()
-    torch.save({"epoch": epoch, "method": method.state_dict(), "optimizer": optimizer.state_dict()}, buffer)
+    state = {
+        "epoch": epoch,
+        "method": method.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "precision": precision.state_dict(),  # the scale of half-precision losses
+    }
+    torch.save(state, buffer)
     write_whole(folder / LAST, buffer.getvalue())
 
 

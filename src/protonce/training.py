@@ -1,6 +1,5 @@
 """The training loop: E-step, M-step, log, save (algorithm 1)."""
 
-import dataclasses
 import importlib.util
 import math
 import os
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins import Precision
 from torch import Tensor, nn
 
 from protonce import checkpoints, methods, randomness, run, weights
@@ -64,15 +64,17 @@ def train(
             raise UserError(f"{out} was begun with recipe {before}, not {recipe}; resume it with the same")
         recipe = before
         settings = {**previous.config["asked"], **settings}
-    given = Settings.from_mapping(settings, "protonce")  # checked before the data is looked at
+    # Checked before the data is looked at; a recipe that is yet to be chosen says nothing of what is needed here.
+    given = Settings.from_mapping({**(read_recipe(recipe) if recipe else {}), **settings}, "protonce")
     source = open_source(data, "train", given.seed, given.limit)
-    device = _device(settings.get("device", "auto"))
+    device = _device(given.device)
 
     why = ""
     if recipe is None:
         recipe, why = choose_recipe(DataSize(len(source), source.side), device)
-    asked = Settings.from_mapping({**read_recipe(recipe), **settings}, "protonce")
-    asked = _of_init(asked)
+    # Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
+    brought = weights.architecture(given.init)
+    asked = Settings.from_mapping({**read_recipe(recipe), **brought, **settings}, "protonce")
     if source.sizes is None and views is None:
         raise UserError("the data set gives no images; pass views= and encoder= that know what to do with its items")
     resolved = resolve(asked, DataSize(len(source), source.side), _machine(device))
@@ -117,7 +119,7 @@ def _fit(
         momentum=settings.sgd_momentum,
         weight_decay=settings.weight_decay,
     )
-    start = _restore(out, method, optimizer)
+    start = _restore(out, method, optimizer, fabric.strategy.precision)
     run.cut_metrics(out, start)
     method.query, optimizer = fabric.setup(method.query, optimizer)
     method.autocast = fabric.autocast
@@ -141,7 +143,7 @@ def _fit(
             logs = _m_steps(fabric, method, optimizer, loader, epoch, prototypes, reporter)
             record = {
                 "epoch": epoch + 1,
-                "lr": learning_rate(settings, epoch + 1),
+                "lr": learning_rate(settings, epoch),
                 **logs,
                 "clusters": [len(c.centroids) for c in clusters],
                 "phi": [_percentiles(c.concentration) for c in prototypes or []],
@@ -150,7 +152,7 @@ def _fit(
                 "seconds": round(time.perf_counter() - began, 3),
             }
             run.append_metrics(out, record)
-            checkpoints.save(out / "checkpoints", epoch + 1, method, optimizer)
+            checkpoints.save(out / "checkpoints", epoch + 1, method, optimizer, fabric.strategy.precision)
             reporter.epoch(record)
 
         reporter.clustering(settings.epochs - 1)
@@ -229,13 +231,14 @@ def _once(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return call
 
 
-def _restore(out: Path, method: PCL, optimizer: torch.optim.Optimizer) -> int:
+def _restore(out: Path, method: PCL, optimizer: torch.optim.Optimizer, precision: Precision) -> int:
     """Load the last checkpoint, if there is one; the number of epochs that are done."""
     checkpoint = run.checkpoint(out)
     if checkpoint is None:
         return 0
     method.load_state_dict(checkpoint["method"])
     optimizer.load_state_dict(checkpoint["optimizer"])
+    precision.load_state_dict(checkpoint["precision"])
     return int(checkpoint["epoch"])
 
 
@@ -277,26 +280,14 @@ def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader) -> Encod
     return build(settings, own.to(loader.device), loader.views.plain(samples))
 
 
-def _of_init(asked: Settings) -> Settings:
-    """`--init timm:NAME` brings its own architecture and normalisation along."""
-    name = weights.timm_name(asked.init)
-    if name is None:
-        return asked
-    changes: dict[str, Any] = {"backbone": name, "width": 64}
-    normalisation = weights.timm_normalisation(name)
-    if normalisation is not None and asked.mean == "auto" and asked.std == "auto":
-        changes["mean"], changes["std"] = normalisation
-    return dataclasses.replace(asked, **changes)
-
-
-def _device(asked: object) -> str:
+def _device(asked: str) -> str:
     """The device that is asked for, or the best there is."""
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if asked == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if has[name])
-    if not has.get(str(asked), True):
+    if not has[asked]:
         raise UserError(f"device {asked} is not there; choose cpu or auto")
-    return str(asked)
+    return asked
 
 
 def _machine(device: str) -> Machine:
@@ -331,5 +322,5 @@ def _say_reduced(reporter: Reporter, settings: Resolved, clusters: list[Prototyp
 
 def _percentiles(phi: Tensor) -> list[float]:
     """Least, 10th, 50th, 90th percentile and greatest of φ."""
-    marks = torch.quantile(phi.float(), torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0]))
+    marks = torch.quantile(phi.float().cpu(), torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0]))
     return [round(float(v), 6) for v in marks]

@@ -1,5 +1,6 @@
 """`--init`: weights to start from, out of a run folder, a file, or timm."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,18 @@ def timm_name(init: str) -> str | None:
     return init.removeprefix("timm:") if init.startswith("timm:") else None
 
 
-def timm_normalisation(name: str) -> tuple[list[float], list[float]] | None:
-    """Means and deviations with which timm's weights of that name were trained."""
-    config = timm.get_pretrained_cfg(name)
-    return None if config is None else (list(config.mean), list(config.std))
+def architecture(init: str) -> dict[str, object]:
+    """The settings that the weights were trained with, as far as they say: backbone and normalisation."""
+    name = timm_name(init)
+    card = Path(init) / "encoder.json"
+    if name is not None:
+        config = timm.get_pretrained_cfg(name)
+        normalisation = {} if config is None else {"mean": list(config.mean), "std": list(config.std)}
+        return {"backbone": name, "width": 64, "stem": "standard", **normalisation}
+    if init and card.exists():
+        brought = json.loads(card.read_text())
+        return {key: brought[key] for key in ("backbone", "width", "stem", "head", "dim", "mean", "std")}
+    return {}
 
 
 def start_from(init: str, encoder: Encoder) -> Loaded:

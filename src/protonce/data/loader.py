@@ -62,6 +62,7 @@ class Loader:
             num_workers=min(self.workers, len(batches)),
             collate_fn=default_collate,
             pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # nothing is drawn by the workers, nor from the caller's generator
         )
         for index, data in zip(batches, loader, strict=True):
             yield Samples(_to(data, self.device), index, self.seed, epoch)

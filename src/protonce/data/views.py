@@ -233,7 +233,7 @@ def crop_resize(
     Returns:
         (B, 3, size, size)
     """
-    box = torch.from_numpy(boxes).to(images)
+    box = torch.from_numpy(boxes).float().to(images.device)
     rows = _resize_weights(box[:, 0], box[:, 2], images.shape[2], size, resize_first)  # (B, size, H)
     columns = _resize_weights(box[:, 1], box[:, 3], images.shape[3], size, resize_first)  # (B, size, W)
     if flip is not None:

@@ -51,8 +51,9 @@ class PCL(nn.Module):
     def cluster(self, epoch: int, features: Tensor) -> list[Prototypes]:
         """The E-step itself, which is also made for the record in epochs that train without prototypes."""
         s = self.settings
+        device = self.queue.keys.device if s.kmeans_engine == "torch" else "cpu"
         prototypes = e_step(
-            features,
+            features.to(device),
             s.clusters,
             tau=s.tau,
             alpha=s.alpha,
