@@ -95,7 +95,8 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
     ("line", "words"),
     [
         (["train", "nowhere", "--out", "OUT"], "nowhere does not exist"),
-        (["train", "PHOTOS"], "required: --out"),
+        (["train"], "required: DATA"),
+        (["train", "PHOTOS", "--resume"], "--resume needs --out"),
         (["train", "PHOTOS", "--out", "OUT", "--epochs", "none"], "setting epochs is 'none'"),
         (["train", "PHOTOS", "--out", "OUT", "--epocks", "3"], "unrecognized arguments: --epocks"),
         (["train", "PHOTOS", "--out", "OUT", "--recipe", "pcl-v9"], "no recipe 'pcl-v9'"),
@@ -106,6 +107,12 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
         (["train", "PHOTOS", "--out", "OUT", "--batch-size", "4000"], "there are 48 images"),
         (["train", "PHOTOS", "--out", "OUT", "--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["train", "PHOTOS", "--out", "PHOTOS"], "is not empty"),
+        (["train", "PHOTOS", "--out", "FILE"], "is a file"),
+        (["train", "PHOTOS", "--out", "FILE/run", "--width", "4"], "Not a directory"),
+        (["demo", "--out", "FILE"], "holds no demo"),
+        (["demo", "--out", "OUT", "--seed", "-1"], "is negative"),
+        (["embed", "RUN", "PHOTOS", "--out", "FOLDER.npz"], "is a folder"),
+        (["embed", "OTHER", "PHOTOS", "--out", "x.npz"], "its config.yaml is another's"),
         (["embed", "nowhere", "PHOTOS", "--out", "x.npz"], "not a run folder"),
         (["embed", "RUN", "PHOTOS", "--out", "x.csv"], "name a FILE.npz"),
         (["embed", "RUN", "PHOTOS", "--out", "no/where/x.npz"], "does not exist"),
@@ -120,14 +127,34 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(line, words, photos, train
 
     if "cuda" in line and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    places = {"PHOTOS": str(photos), "OUT": str(tmp_path / "out"), "RUN": str(trained.path)}
+    places = {"PHOTOS": str(photos), "OUT": str(tmp_path / "out"), "RUN": str(trained.path), "OTHER": str(tmp_path)}
+    for name in ("FILE", "FILE/run", "FOLDER.npz"):
+        places[name] = str(tmp_path / name.lower())
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.npz").mkdir()
+    (tmp_path / "config.yaml").write_text("name: something else")
     assert main([places.get(word, word) for word in line]) == 2
     shown = capsys.readouterr()
     complaint = shown.err.strip().splitlines()[-1]
     assert complaint.startswith("protonce: ")
     assert words in complaint
     assert "Traceback" not in shown.err
-    assert not (tmp_path / "out").exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"file", "folder.npz", "config.yaml"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("data", "limit"), [("imagenette128/train.zip", 100), ("cifar10/train.zip", 300)])
+def test_real_archives_train_as_they_are(shared_data, data, limit, tmp_path, monkeypatch):
+    """Without --out and --recipe; then embed and evaluate work on what is left."""
+    monkeypatch.chdir(tmp_path)
+    path = str(shared_data / data)
+    assert main(["train", path, "--limit", str(limit), "--epochs", "1"]) == 0
+    assert main(["evaluate", "runs/train-1", "knn"]) == 0
+    assert (
+        main(["embed", "runs/train-1", path.replace("train", "val" if "nette" in path else "test"), "--out", "e.npz"])
+        == 0
+    )
+    assert np.load("e.npz")["features"].shape[0] in (3925, 10000)
 
 
 def test_skipped_files_are_counted_and_listed(photos, tmp_path, capsys):

@@ -43,6 +43,13 @@ def test_an_unknown_setting_gets_a_hint():
         Settings.from_mapping({"epoch": 3}, "mine.yaml")
 
 
+def test_numbers_as_people_write_them():
+    """YAML takes 1e-3 for a text, and one granularity is a list of one; granularities go from coarse to fine."""
+    settings = Settings(lr="1e-3", clusters=30)
+    assert (settings.lr, settings.clusters) == (0.001, [30])
+    assert resolve(Settings(clusters=[80, 20, 40]), DataSize(1000, 32), CPU).clusters == [20, 40, 80]
+
+
 def test_every_setting_is_documented():
     for field in dataclasses.fields(Settings):
         assert len(field.metadata["help"]) > 10, field.name

@@ -78,11 +78,18 @@ def test_every_mode_becomes_rgb_and_upright(tmp_path):
     picture(8).convert("RGBA").save(tmp_path / "alpha.png")
     picture(8).convert("CMYK").save(tmp_path / "cmyk.jpg")
     tall = Image.fromarray(np.zeros((8, 4, 3), dtype=np.uint8))
+    deep = Image.fromarray((np.arange(64).reshape(8, 8) * 60).astype(np.uint16))  # 12 bits in 16
+    deep.save(tmp_path / "deep.png")
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(tmp_path / "float.tiff")
     exif = tall.getexif()
     exif[0x0112] = 6  # turned by a quarter
     tall.save(tmp_path / "turned.jpg", exif=exif)
     source = open_source(tmp_path)
-    assert len(source) == 5
+    assert len(source) == 7
+    for name in ("deep.png", "float.tiff"):
+        grey = source.load(source.names.index(name))[..., 0]
+        assert (grey.min(), grey.max()) == (0, 255)
+        assert np.array_equal(np.sort(grey, axis=None), grey.ravel()), "brighter stays brighter"
     shapes = {name: source.load(i).shape for i, name in enumerate(source.names)}
     assert shapes.pop("turned.jpg") == (4, 8, 3)
     assert set(shapes.values()) == {(8, 8, 3)}
@@ -133,6 +140,29 @@ def test_a_users_own_data_set():
     assert source.labels == ["0", "1", "0"]
     assert source.side == 0
     assert source.load(2).tolist() == [2.0] * 4
+
+
+def test_a_users_own_data_set_of_images():
+    class Images:
+        def __len__(self):
+            return 9
+
+        def load(self, i):
+            return np.full((10, 12, 3), i, dtype=np.uint8)
+
+    source = open_source(Images())
+    assert source.side == 10
+    assert Loader(source, image_views()).square is not None
+
+
+def test_labels_do_not_depend_on_the_limit(tmp_path):
+    for kind in ("animals/cat", "animals/dog", "things/car"):
+        (tmp_path / kind).mkdir(parents=True)
+        for i in range(4):
+            picture(seed=i).save(tmp_path / kind / f"{i}.png")
+    for seed in range(5):
+        labels = open_source(tmp_path, seed=seed, limit=2).labels
+        assert set(labels) <= {"animals/cat", "animals/dog", "things/car"}
 
 
 def test_builtin_is_drawn_by_the_seed():
@@ -237,6 +267,7 @@ def test_zip_members_are_read_by_several_workers(tmp_path):
         picture(150, seed=i).save(folder / f"{i}.png")
     views = image_views(24)
     archive = open_source(zip_of(folder, tmp_path / "large.zip"))
+    archive.load(0)  # the file is open here before the workers are made
     a = torch.cat([views.plain(s) for s in Loader(archive, views, workers=2).plain(2)])
     b = torch.cat([views.plain(s) for s in Loader(open_source(folder), views).plain(2)])
     assert torch.equal(a, b)

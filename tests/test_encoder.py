@@ -28,7 +28,8 @@ def views(n=8, size=32):
         ({"backbone": "resnet18", "stem": "standard", "width": 8}, 64, 64),
         ({"backbone": "resnet10t", "width": 4}, 32, 32),
         ({"backbone": "mobilenetv3_small_050"}, 64, 1024),
-        ({"backbone": "vit_tiny_patch16_224"}, 64, 192),
+        ({"backbone": "vit_tiny_patch16_224", "width": 32}, 64, 192),
+        ({"backbone": "resnetv2_18"}, 32, 512),
         ({"backbone": "convnext_atto"}, 64, 320),
     ],
 )
@@ -63,7 +64,8 @@ def test_small_stem_keeps_the_resolution():
     [
         ({"backbone": "resnet81"}, "did you mean resnet18"),
         ({"backbone": "vit_tiny_patch16_224", "stem": "small"}, "small stem is for ResNets"),
-        ({"backbone": "vit_tiny_patch16_224", "width": 32}, "width 32 is for ResNets"),
+        ({"backbone": "resnetv2_50", "stem": "small"}, "small stem is for ResNets"),
+        ({"backbone": "inception_v3"}, "cannot take views of shape"),
     ],
 )
 def test_an_impossible_encoder_is_explained(values, words):

@@ -2,15 +2,18 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.neighbors import KNeighborsClassifier
 
+from protonce.encoder import build
 from protonce.errors import UserError
 from protonce.evaluate.clustering import ami
 from protonce.evaluate.knn import knn_accuracy
@@ -62,6 +65,27 @@ def test_ami_is_scikit_learns():
     assert ami(points, shuffled) == pytest.approx(0, abs=0.03)
 
 
+def test_features_are_the_querys_and_embeddings_the_twins(trained, photos):
+    """Which encoder: evaluation reads the query's backbone, prototypes live with the twin; both in eval mode."""
+    loader = trained.loader(photos)
+    state = load_file(trained.path / "encoder.safetensors")
+    (samples,) = loader.plain(48)
+    views = loader.views.plain(samples)
+    expected = {}
+    for name in ("query", "momentum"):
+        encoder = build(trained.settings).eval()
+        encoder.load_state_dict({k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")})
+        with torch.no_grad():
+            expected[name] = encoder.features(views), encoder(views)
+    torch.testing.assert_close(trained.features(loader), expected["query"][0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(trained.embeddings(loader), expected["momentum"][1], atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(expected["query"][0], expected["momentum"][0], atol=1e-4)
+    which, distance = trained.assign(photos)[1]
+    similarity = expected["momentum"][1] @ trained.prototypes[1].centroids.T
+    np.testing.assert_array_equal(which, similarity.argmax(dim=1).numpy())
+    np.testing.assert_allclose(distance, 1 - similarity.max(dim=1).values.numpy(), atol=1e-5)
+
+
 def test_evaluate_keeps_its_result(trained, photos, tmp_path, capsys):
     result = evaluate(trained, "knn", name="again")
     kept = json.loads((trained.path / "evaluations" / "knn-again.json").read_text())
@@ -77,6 +101,12 @@ def test_evaluate_asks_for_labels_and_for_other_files(trained, photos, tmp_path)
         evaluate(trained, "knn", test=str(photos / "slope0"), train=str(photos / "slope1"))
     with pytest.raises(UserError, match="16 files are among the training and the test images"):
         evaluate(trained, "knn", test=str(photos / "slope0"))
+    other = tmp_path / "other"
+    shutil.copytree(photos, other / "deeper")
+    (other / "else").mkdir()
+    shutil.copy(photos / "slope0" / "00.png", other / "else")
+    with pytest.raises(UserError, match=r"no label of .* is one of"):
+        evaluate(trained, "knn", test=str(other))
     with pytest.raises(UserError, match="no protocol 'quiz'"):
         evaluate(trained, "quiz")
     with pytest.raises(UserError, match="not a run folder"):

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
+from protonce.auto import DataSize, Machine, resolve
+from protonce.config import Settings
+from protonce.data.loader import Loader
+from protonce.data.sources import open_source
+from protonce.data.views import ImageViews
+from protonce.encoder import build
+from protonce.features import extract
 from protonce.kmeans import first_of_each, k_means, nearest
 
 ENGINES = [
@@ -45,12 +51,11 @@ def test_is_lloyds_algorithm(engine):
 
 
 def test_engines_agree_on_real_features(shared_data):
-    """Pixels of real photographs, from the same start: objectives within 0.5 %."""
-    from protonce.data.sources import open_source
-
+    """An encoder's features of real photographs, from the same start: objectives within 0.5 %."""
     source = open_source(shared_data / "cifar10" / "test.zip", limit=2000)
-    pixels = torch.stack([torch.tensor(source.load(i)).float().flatten() for i in range(len(source))])
-    points = F.normalize(pixels - pixels.mean(dim=0), dim=1)
+    machine = Machine("cpu", bfloat16=False, faiss=True, cores=1)
+    settings = resolve(Settings(backbone="resnet10t", width=8), DataSize(2000, 32), machine)
+    points = extract(build(settings).eval(), Loader(source, ImageViews(settings)))
     for k in (20, 200):
         start = points[torch.randperm(len(points), generator=generator(k))[:k]]
         objectives = [

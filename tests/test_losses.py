@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from protonce.losses import info_nce, proto_nce, sample_candidates
 from protonce.memory import Queue
-from protonce.prototypes import Prototypes, e_step
+from protonce.prototypes import Prototypes, concentration
 
 D = 6
 
@@ -157,8 +157,12 @@ def test_duplicates_give_a_finite_loss():
     """A fifth of the clusters are exact duplicates, so that their spread is zero."""
     points = unit(200, D, seed=1).float()
     points[:40] = points[:8].repeat_interleave(5, dim=0)
-    generator = torch.Generator().manual_seed(0)
-    prototypes = e_step(points, [40], tau=0.1, generator=generator)
+    assignment = torch.cat([torch.arange(8).repeat_interleave(5), 8 + torch.arange(160) % 32])
+    means = torch.stack([points[assignment == k].mean(dim=0) for k in range(40)])
+    spread = (points - means[assignment]).norm(dim=1)
+    assert (spread[:40] < 1e-6).all()
+    phi = concentration(points, means, assignment, 0.1, 10.0)
+    prototypes = [Prototypes(F.normalize(means, dim=1), means, assignment, phi)]
     v = points.clone().requires_grad_()
     loss = proto_nce(v, points, points, prototypes, torch.arange(200), tau=0.1).loss
     loss.backward()

@@ -39,11 +39,14 @@ def naive_phi(points, means, assignment, tau, alpha):
 @pytest.mark.parametrize("alpha", [1.0, 10.0])
 def test_concentration_is_the_loop_over_equation_12(alpha):
     points = features(120)
-    points[100:110] = points[100]  # a cluster without spread
-    (c,) = e_step(points, [15], tau=0.2, alpha=alpha, generator=torch.Generator().manual_seed(0))
-    expected = naive_phi(points, c.means, c.assignment, 0.2, alpha)
-    torch.testing.assert_close(c.concentration, expected, rtol=1e-4, atol=1e-6)
-    assert c.concentration.mean().item() == pytest.approx(0.2, rel=1e-5)
+    assignment = torch.arange(120) % 12
+    points[assignment == 3] = points[3].clone()  # ten members, all alike
+    assignment[5] = 12  # one member
+    means = torch.stack([points[assignment == k].mean(dim=0) for k in range(13)])
+    phi = concentration(points, means, assignment, 0.2, alpha)
+    torch.testing.assert_close(phi, naive_phi(points, means, assignment, 0.2, alpha), rtol=1e-4, atol=1e-6)
+    assert phi.mean().item() == pytest.approx(0.2, rel=1e-5)
+    assert phi[3] == phi[12] == phi.max(), "no spread is no knowledge of it"
 
 
 def test_larger_and_tighter_clusters_have_smaller_phi():

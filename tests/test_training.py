@@ -21,6 +21,7 @@ from conftest import SMALL
 from protonce import checkpoints, methods
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
+from protonce.data.loader import Loader
 from protonce.encoder import build, encode_shuffled
 from protonce.errors import UserError
 from protonce.losses import proto_nce
@@ -232,6 +233,73 @@ def test_resume_where_nothing_was_saved_starts_at_the_beginning(photos, tmp_path
     assert (out / "encoder.safetensors").read_bytes() == first
 
 
+def test_resume_before_the_first_checkpoint_still_starts_from_the_weights(trained, photos, tmp_path):
+    settings = {**SMALL, "epochs": 1, "init": str(trained.path)}
+    whole = protonce.train(photos, tmp_path / "r", quiet=True, **settings)
+    expected = (whole.path / "encoder.safetensors").read_bytes()
+    shutil.rmtree(whole.path / "checkpoints")
+    (whole.path / "encoder.safetensors").unlink()
+    protonce.train(photos, whole.path, quiet=True, resume=True)
+    assert (whole.path / "encoder.safetensors").read_bytes() == expected
+
+
+def test_e_step_features_are_the_twins_in_eval_mode(photos, tmp_path, monkeypatch):
+    """And the optimizer has the settings' rate, momentum and decay."""
+    seen = []
+    from protonce import training
+
+    e_step = methods.PCL.e_step
+
+    def look(self, epoch, features):
+        (samples,) = loader[0].plain(48)
+        views = loader[0].views.plain(samples)
+        twin = build(self.settings)
+        twin.load_state_dict(self.momentum.state_dict())
+        with torch.no_grad():
+            expected = twin.eval()(views)
+        torch.testing.assert_close(features(), expected, atol=1e-5, rtol=1e-4)
+        assert self.momentum.training, "the keys of the M-step see batch statistics"
+        seen.append(epoch)
+        return e_step(self, epoch, features)
+
+    loader, groups = [], []
+    step = torch.optim.SGD.step
+    monkeypatch.setattr(
+        torch.optim.SGD, "step", lambda self, *a: groups.append({**self.param_groups[0], "params": 0}) or step(self, *a)
+    )
+    monkeypatch.setattr(methods.PCL, "e_step", look)
+    monkeypatch.setattr(training, "Loader", lambda *a, **k: loader.append(Loader(*a, **k)) or loader[0])
+    settings = {**SMALL, "sgd_momentum": 0.8, "weight_decay": 0.01, "lr": 0.5, "epochs": 2, "warmup_epochs": 0}
+    protonce.train(photos, tmp_path / "r", quiet=True, **settings)
+    assert seen == [0, 1]
+    assert {(g["momentum"], g["weight_decay"]) for g in groups} == {(0.8, 0.01)}
+    expected = [0.25 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]
+    assert [g["lr"] for g in groups] == pytest.approx(expected)
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_epochs(photos, tmp_path, monkeypatch):
+    from protonce import training
+
+    m_steps = training._m_steps
+
+    def diverge(fabric, method, optimizer, loader, epoch, *rest):
+        logs = m_steps(fabric, method, optimizer, loader, epoch, *rest)
+        return {**logs, "loss": math.nan} if epoch == 1 else logs
+
+    monkeypatch.setattr(training, "_m_steps", diverge)
+    with pytest.raises(UserError, match="loss of epoch 2 is nan; try a smaller lr"):
+        protonce.train(photos, tmp_path / "r", epochs=3, quiet=True, **SMALL)
+    assert checkpoints.load(tmp_path / "r" / "checkpoints")["epoch"] == 1
+
+
+def test_a_damaged_checkpoint_is_named(photos, tmp_path, trained):
+    shutil.copytree(trained.path, tmp_path / "r")
+    (tmp_path / "r" / "encoder.safetensors").unlink()
+    (tmp_path / "r" / "checkpoints" / "last.pt").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"last.pt is damaged; remove it"):
+        protonce.train(photos, tmp_path / "r", resume=True, quiet=True)
+
+
 def test_a_finished_run_is_not_trained_again(trained, photos):
     before = (trained.path / "encoder.safetensors").stat().st_mtime_ns
     protonce.train(photos, trained.path, resume=True, quiet=True)
@@ -329,6 +397,13 @@ def test_own_data_views_and_encoder(tmp_path):
     np.testing.assert_allclose(again.embed(_Rows()).features, embedding.features)
     with pytest.raises(UserError, match="pass it as encoder="):
         protonce.load(run.path, views=_Noise()).embed(_Rows())
+    with pytest.raises(UserError, match="pass them as views="):
+        protonce.load(run.path, encoder=network()).embed(_Rows())
+    with pytest.raises(UserError, match="was begun with encoder="):
+        protonce.train(_Rows(), run.path, views=_Noise(), resume=True, quiet=True)
+    with pytest.raises(UserError, match="need an encoder of your own"):
+        protonce.train(_Rows(), tmp_path / "other", views=_Noise(), quiet=True, **settings)
+    assert not (tmp_path / "other").exists()
 
 
 def test_schedules():

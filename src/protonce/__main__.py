@@ -1,4 +1,4 @@
-"""`python -m protonce`, and `torchrun -m protonce`."""
+"""`python -m protonce`."""
 
 from protonce.cli import main
 

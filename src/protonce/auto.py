@@ -5,6 +5,7 @@ At ImageNet's size every choice is the paper's. Loads no torch.
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 
 from protonce.config import Resolved, Settings
@@ -13,6 +14,7 @@ from protonce.errors import UserError
 IMAGENET_MEAN = [0.485, 0.456, 0.406]
 IMAGENET_STD = [0.229, 0.224, 0.225]
 FEWEST_IMAGES = 8
+RESNET = re.compile(r"resnet\d+[a-z]?")  # the backbones that take the small stem by themselves
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,8 @@ def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
     choose("image_size", _image_size(data.side, 96 if machine.device == "cpu" else 224))
     size = chosen.get("image_size", settings.image_size)
     assert isinstance(size, int)
-    choose(
-        "stem",
-        "small" if size <= 64 and settings.backbone.startswith("resnet") and not settings.init else "standard",
-    )
+    small = size <= 64 and RESNET.fullmatch(settings.backbone) and not settings.init
+    choose("stem", "small" if small else "standard")
     # 256 before a crop of 224, as in the paper; images that are no larger than the view are not cut.
     choose("plain_resize", round(size * 256 / 224) if data.side > size else size)
 
@@ -100,7 +100,8 @@ def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
     # A tenth of the epochs: the paper's 20 of 200.
     choose("warmup_epochs", round(settings.epochs / 10))
     choose("prototype_weight", 1.0)
-    return Resolved(**{**dataclasses.asdict(settings), **chosen})
+    resolved = Resolved(**{**dataclasses.asdict(settings), **chosen})
+    return dataclasses.replace(resolved, clusters=sorted(resolved.clusters))  # coarse to fine
 
 
 def _image_size(side: int, most: int) -> int:

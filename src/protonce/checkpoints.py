@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning_fabric.plugins import Precision
 
+from protonce.errors import UserError
 from protonce.files import write_whole
 
 LAST = "last.pt"
@@ -35,5 +36,8 @@ def load(folder: Path) -> dict[str, Any] | None:
     path = folder / LAST
     if not path.exists():
         return None
-    checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # the archive, the pickle and the tensors in it each have their own kinds of error
+        raise UserError(f"{path} is damaged; remove it to start the run at its beginning") from None
     return checkpoint

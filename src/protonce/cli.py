@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,8 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"protonce: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # a disk that is full, a folder that may not be written, a name that is a folder
+        print(f"protonce: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        print("protonce: interrupted", file=sys.stderr)
+        print("protonce: interrupted; `protonce train` goes on with --resume", file=sys.stderr)
         return 130
     return 0
 
@@ -54,7 +58,10 @@ def train(options: argparse.Namespace) -> None:
     chosen = {name: getattr(options, name) for name in Settings.names() if hasattr(options, name)}
     config = read_config(options.config) if options.config else {}
     Settings.from_mapping(config, str(options.config))
-    run = train(options.data, options.out, recipe=options.recipe, resume=options.resume, **{**config, **chosen})
+    if options.out is None and options.resume:
+        raise UserError("--resume needs --out RUN, the run to continue")
+    out = options.out or _new_run(options.data)
+    run = train(options.data, out, recipe=options.recipe, resume=options.resume, **{**config, **chosen})
     print(f"{run.path} holds the encoder and the prototypes; next: protonce embed {run.path} DATA --out FILE.npz")
 
 
@@ -63,8 +70,8 @@ def embed(options: argparse.Namespace) -> None:
     from protonce.embedding import write_embedding
     from protonce.run import load
 
-    n = write_embedding(load(options.run), options.data, options.out)
-    print(f"{options.out} holds {n:,} images")
+    n, skipped = write_embedding(load(options.run), options.data, options.out)
+    print(f"{options.out} holds {n:,} images" + (f"; {skipped:,} files could not be read" if skipped else ""))
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -73,6 +80,11 @@ def evaluate(options: argparse.Namespace) -> None:
     from protonce.run import load
 
     evaluate(load(options.run), options.protocol, train=options.train, test=options.test, name=options.name)
+
+
+def _new_run(data: str) -> Path:
+    """A run folder that does not exist yet, named after the data."""
+    return next(path for i in itertools.count(1) if not (path := Path("runs") / f"{Path(data).stem}-{i}").exists())
 
 
 def _parser() -> Parser:
@@ -90,9 +102,9 @@ def _parser() -> Parser:
     sub.add_argument("--out", type=Path, default=Path("protonce-demo"), help="folder to write to (%(default)s)")
     sub.add_argument("--seed", type=int, default=0, help="seed of every draw (%(default)s)")
 
-    sub = add(train, "protonce train DATA --out RUN [--recipe NAME] [--epochs N] [--resume] [--SETTING VALUE ...]")
+    sub = add(train, "protonce train DATA [--out RUN] [--recipe NAME] [--epochs N] [--resume] [--SETTING VALUE ...]")
     sub.add_argument("data", metavar="DATA", help=DATA)
-    sub.add_argument("--out", type=Path, required=True, metavar="RUN", help="run folder to write")
+    sub.add_argument("--out", type=Path, metavar="RUN", help="run folder to write (runs/DATA-1, or the next number)")
     sub.add_argument(
         "--recipe",
         metavar="NAME",
@@ -127,7 +139,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=field.name,
-            type=_value,
+            type=str if isinstance(default, str) and default != "auto" else _value,
             default=argparse.SUPPRESS,
             metavar=_metavar(default),
             help=f"{field.metadata['help']} ({shown})".replace("%", "%%"),

@@ -71,7 +71,9 @@ class Settings:
 
     # The encoder
     backbone: str = _setting("resnet50", "any timm model")
-    width: int = _setting(64, "channels of a ResNet's first stage; 64 is the standard", least=4)
+    width: int = _setting(
+        64, "channels of a ResNet's first stage, 64 being the standard; other backbones have their own", least=4
+    )
     stem: Literal["auto", "standard", "small"] = _setting(
         "auto", "standard; or small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
     )
@@ -186,13 +188,20 @@ def _fit(value: object, hint: Any) -> object:
     if origin is Literal:
         return str(value) if str(value) in typing.get_args(hint) else None
     if origin is list:
+        (inner,) = typing.get_args(hint)
         if isinstance(value, tuple):
             value = list(value)
+        if _fit(value, inner) is not None:
+            value = [value]  # one granularity may be written as a number
         if not isinstance(value, list):
             return None
-        (inner,) = typing.get_args(hint)
         items = [_fit(item, inner) for item in value]
         return None if None in items else items
+    if hint is float and isinstance(value, str):
+        try:
+            return float(value)  # YAML takes 1e-3 for a text
+        except ValueError:
+            return None
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, int) and not isinstance(value, bool):

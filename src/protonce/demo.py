@@ -31,10 +31,8 @@ def run_demo(out: Path, seed: int) -> list[Row]:
 
     A demo that was interrupted goes on where it stopped; one that has ended is shown again.
     """
-    console = Console(highlight=False)
-    if out.exists() and any(out.iterdir()) and not (out / "moco").exists():
-        raise UserError(f"{out} is not empty and holds no demo; choose a new folder with --out")
-    _check_seed(out, seed)
+    console = Console(highlight=False, markup=False)
+    _check_folder(out, seed)
     console.print("Learning from 3,000 small drawings without labels: MoCo (instances) and PCL (prototypes too).")
     _train_both(out, seed, console)
     runs = {name: load(out / name) for name in SYSTEMS}
@@ -54,7 +52,13 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     return rows
 
 
-def _check_seed(out: Path, seed: int) -> None:
+def _check_folder(out: Path, seed: int) -> None:
+    """A new folder, or one with a demo of the same seed."""
+    if seed < 0:
+        raise UserError(f"--seed {seed} is negative; choose 0 or more")
+    ours = {"demo.json", "clusters.png", *SYSTEMS, *(f"{name}.log" for name in SYSTEMS)}
+    if out.is_file() or (out.exists() and not {p.name for p in out.iterdir()} <= ours):
+        raise UserError(f"{out} is not empty and holds no demo; choose a new folder with --out")
     for name in SYSTEMS:
         if (out / name / "config.yaml").exists() and load(out / name).settings.seed != seed:
             raise UserError(f"{out} holds a demo of another seed; choose another folder with --out, or remove it")
@@ -135,11 +139,11 @@ class _Bars:
 def _rows(runs: dict[str, Run]) -> list[Row]:
     pcl = runs["pcl"]
     train, test = pcl.loader("builtin", "train"), pcl.loader("builtin", "test")
-    untrained = build(pcl.settings).eval()
+    untrained = build(pcl.settings).eval().to(train.device)
     encoders = {
         "raw-pixels": pixels,
         "untrained": untrained.features,
-        **{name: run.encoders[0].features for name, run in runs.items()},
+        **{name: run.encoders[0].to(train.device).features for name, run in runs.items()},
     }
     return [
         score(name, extract(encode, train), extract(encode, test), train.source, test.source)

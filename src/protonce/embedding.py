@@ -3,14 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from protonce.data.sources import Data
+from protonce.data.sources import Data, open_source
 from protonce.errors import UserError
 from protonce.files import write_npz
 from protonce.run import Embedding, Run
 
 
-def write_embedding(run: Run, data: Data, out: Path) -> int:
-    """Write features, prototypes and distances of every image to FILE.npz or FILE.parquet; how many images.
+def write_embedding(run: Run, data: Data, out: Path) -> tuple[int, int]:
+    """Write features, prototypes and distances of every image to FILE.npz or FILE.parquet.
+
+    Returns:
+        how many images there are, and how many files could not be read
 
     Raises:
         UserError: the name ends in neither, or pyarrow is missing.
@@ -20,7 +23,10 @@ def write_embedding(run: Run, data: Data, out: Path) -> int:
     pyarrow = _pyarrow() if out.suffix == ".parquet" else None
     if not out.parent.exists():
         raise UserError(f"--out {out}: the folder {out.parent} does not exist")
-    embedding = run.embed(data)
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file")
+    source = open_source(data, "train", run.settings.seed)
+    embedding = run.embed(source)
     columns = _columns(embedding)
     if pyarrow is None:
         write_npz(out, {"names": embedding.names, "features": embedding.features, **columns})
@@ -32,7 +38,7 @@ def write_embedding(run: Run, data: Data, out: Path) -> int:
         part = out.with_name(f".{out.name}.part")
         parquet.write_table(table, part)
         part.replace(out)
-    return len(embedding.names)
+    return len(embedding.names), len(source.skipped)
 
 
 def _columns(embedding: Embedding) -> dict[str, Any]:

@@ -106,10 +106,8 @@ def _timm_backbone(settings: Resolved) -> nn.Module:
         hint = f"; did you mean {' or '.join(close)}?" if close else "; timm.list_models() lists them"
         raise UserError(f"timm has no backbone {name!r}{hint}")
     options: dict[str, Any] = {}
-    is_resnet = name.startswith(("resnet", "resnext", "wide_resnet", "seresnet"))
-    if settings.width != 64:
-        if not is_resnet:
-            raise UserError(f"width {settings.width} is for ResNets; backbone {name} has none")
+    is_resnet = timm.models.is_model_in_modules(name, ["resnet"])
+    if settings.width != 64 and is_resnet:
         options["channels"] = tuple(settings.width * 2**stage for stage in range(4))
         # Only timm's deep stem (three 3x3 convolutions, ResNet-C) can be narrower than 64 channels.
         options |= {"stem_type": "deep", "stem_width": settings.width // 2}
@@ -134,8 +132,12 @@ def _timm_backbone(settings: Resolved) -> nn.Module:
 
 def _feature_dim(backbone: nn.Module, example: Tensor) -> int:
     training = backbone.training
-    with torch.no_grad():
-        features = backbone.eval()(example)
+    try:
+        with torch.no_grad():
+            features = backbone.eval()(example)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"the backbone cannot take views of shape {tuple(example.shape[1:])}: {why}") from None
     backbone.train(training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__

@@ -16,7 +16,7 @@ class Reporter:
 
     def __init__(self, epochs: int, steps: int, quiet: bool = False) -> None:
         self.epochs, self.steps, self.first = epochs, steps, 0
-        self.console = Console(file=sys.stderr, quiet=quiet, highlight=False)
+        self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, markup=False)
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -75,8 +75,8 @@ class Reporter:
             if not self.said:
                 self.said = True
                 if left > 60:
-                    half = max(self.epochs // 2, 1)
-                    self.say(f"about {duration(left)} to go; --epochs {half} would halve it")
+                    half = f"--epochs {self.epochs // 2}" if self.epochs > 1 else "half the images (--limit)"
+                    self.say(f"about {duration(left)} to go; {half} would halve it")
             text = None if text is None else f"{text}{duration(left)} left"
         if text is None:
             self.bar.advance(self.task)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protonce.kmeans import Engine, k_means
+from protonce.kmeans import Engine, k_means, nearest
 
 
 @dataclass(frozen=True)
@@ -124,5 +124,6 @@ def parents(fine: Tensor, coarse: Tensor) -> Tensor:
 
 def assign(features: Tensor, prototypes: Prototypes) -> tuple[Tensor, Tensor]:
     """The nearest prototype of each feature, and the cosine distance 1 - v'·c to it; (n,) each."""
-    similarity, which = (features @ prototypes.centroids.T).max(dim=1)
-    return which, 1 - similarity
+    # For unit vectors the nearest is the most similar: |v' - c|² = 2 - 2 v'·c.
+    squared, which = nearest(features, prototypes.centroids)
+    return which, squared / 2

@@ -55,8 +55,11 @@ class Run:
         config = self.path / "config.yaml"
         if not config.exists():
             raise UserError(f"{path} is not a run folder: it has no config.yaml")
-        self.config: dict[str, Any] = yaml.safe_load(config.read_text())
-        self.settings = Resolved(**self.config["settings"])
+        try:
+            self.config: dict[str, Any] = yaml.safe_load(config.read_text())
+            self.settings = Resolved(**self.config["settings"])
+        except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError):
+            raise UserError(f"{path} is not a run folder of this version: its config.yaml is another's") from None
 
     @property
     def finished(self) -> bool:
@@ -108,8 +111,16 @@ class Run:
     def loader(self, data: Data, part: str = "train") -> Loader:
         """The images of DATA, prepared as in training."""
         source = open_source(data, part, self.settings.seed)
+        if self.config["data"]["own_views"] and self._views is None:
+            raise UserError(f"the run {self.path} was trained with views of its own; pass them as views=")
         views = self._views or ImageViews(self.settings)
-        return Loader(source, views, seed=self.settings.seed, workers=self.settings.workers, device=_device())
+        return Loader(source, views, seed=self.settings.seed, workers=self.settings.workers, device=self.device)
+
+    @property
+    def device(self) -> str:
+        """The device the run was trained on, or the CPU where that one is not there."""
+        has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        return self.settings.device if has.get(self.settings.device) else "cpu"
 
     def source(self) -> Source:
         """The images the run was trained on, opened again.
@@ -163,10 +174,6 @@ def load(path: str | Path, encoder: nn.Module | None = None, views: Views | None
     return Run(path, encoder, views)
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 # Writing, by training only.
 
 
@@ -185,7 +192,7 @@ def create(
     write_whole(path / "skipped.csv", _csv(("name", "reason"), ((s.name, s.reason) for s in source.skipped)))
     config = {
         "recipe": recipe,
-        "data": {"source": source.spec, "images": len(source), "fingerprint": source.fingerprint, **own},
+        "data": {"source": source.place, "images": len(source), "fingerprint": source.fingerprint, **own},
         "asked": dataclasses.asdict(asked),
         "settings": dataclasses.asdict(resolved),
         "versions": _versions(),

@@ -56,6 +56,8 @@ def train(
     Raises:
         UserError: something the caller can mend. Nothing has been written then.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("protonce trains on one device as yet; start it without torchrun")
     out = Path(out)
     previous = _previous(out, resume)
     if previous is not None:
@@ -81,6 +83,9 @@ def train(
     if resolved.device == "cpu" and resolved.precision == "16":
         raise UserError("precision 16 needs a GPU; on a CPU choose 32")
 
+    own = {"own_encoder": encoder is not None, "own_views": views is not None}
+    if previous is not None:
+        _check_same(previous, source, resolved, own)
     reporter = Reporter(resolved.epochs, len(source) // resolved.batch_size, quiet=quiet)
     _introduce(reporter, source, recipe, why, resolved, asked)
     loader = Loader(
@@ -91,13 +96,10 @@ def train(
         device=resolved.device,
     )
     network = _encoder(resolved, encoder, loader)
-    if resolved.init and previous is None:
+    if resolved.init and run.checkpoint(out) is None:
         reporter.say(f"starting from {weights.start_from(resolved.init, network)}")
-    own = {"own_encoder": encoder is not None, "own_views": views is not None}
     if previous is None:
         run.create(out, source, recipe, asked, resolved, own)
-    else:
-        _check_same(previous, source, resolved)
     if previous is None or not previous.finished:
         devices = [torch.cuda.current_device()] if resolved.device == "cuda" else []
         with torch.random.fork_rng(devices):  # the caller's generators are left alone
@@ -141,6 +143,10 @@ def _fit(
             reporter.clustered()
 
             logs = _m_steps(fabric, method, optimizer, loader, epoch, prototypes, reporter)
+            if not math.isfinite(logs["loss"]):
+                raise UserError(
+                    f"the loss of epoch {epoch + 1} is {logs['loss']}; try a smaller lr. The epochs before it are kept"
+                )
             record = {
                 "epoch": epoch + 1,
                 "lr": learning_rate(settings, epoch),
@@ -255,9 +261,13 @@ def _previous(out: Path, resume: bool) -> Run | None:
     return Run(out)
 
 
-def _check_same(previous: Run, source: Source, resolved: Resolved) -> None:
+def _check_same(previous: Run, source: Source, resolved: Resolved, own: dict[str, bool]) -> None:
     """A run continues with the data and the settings it began with, or it would be another run."""
     before = previous.config["data"]
+    for name, is_own in own.items():
+        if before[name] != is_own:
+            what = f"{'without' if is_own else 'with'} {name.removeprefix('own_')}="
+            raise UserError(f"{previous.path} was begun {what}; resume it the same way")
     if before["fingerprint"] != source.fingerprint:
         raise UserError(
             f"{previous.path} was trained on {before['images']} images of {before['source']}, and these "
@@ -274,8 +284,10 @@ def _check_same(previous: Run, source: Source, resolved: Resolved) -> None:
 
 
 def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader) -> Encoder:
-    if own is None:
+    if own is None and isinstance(loader.views, ImageViews):
         return build(settings)
+    if own is None:
+        raise UserError("views of your own need an encoder of your own; pass encoder=")
     samples = next(iter(loader.plain(2)))
     return build(settings, own.to(loader.device), loader.views.plain(samples))
 

@@ -62,6 +62,11 @@ class Source:
         return len(self.names)
 
     @property
+    def place(self) -> str:
+        """What opens the source again, from any working directory."""
+        return self.spec if self.files is None else str(Path(self.spec).resolve())
+
+    @property
     def side(self) -> int:
         """Typical shorter side in pixels; 0 where the items are not images."""
         return 0 if self.sizes is None else int(np.median(self.sizes.min(axis=1)))
@@ -126,8 +131,8 @@ class _Zip:
         self.local = threading.local()
 
     def __call__(self, i: int) -> BinaryIO:
-        if not hasattr(self.local, "file"):
-            self.local.file = zipfile.ZipFile(self.path)
+        if getattr(self.local, "process", None) != os.getpid():  # a forked worker must not share the offset
+            self.local.process, self.local.file = os.getpid(), zipfile.ZipFile(self.path)
         return cast(BinaryIO, self.local.file.open(self.names[i]))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -213,12 +218,15 @@ def _from_items(items: Any) -> Source:
         raise UserError("the data set is empty")
     names = list(getattr(items, "names", None) or (f"{i:08d}" for i in range(len(items))))
     labels = getattr(items, "labels", None)
+    first = items.load(0)
+    images = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3 and first.shape[2] == 3
     return Source(
         spec=f"{type(items).__module__}.{type(items).__qualname__}",
         names=names,
         labels=None if labels is None else [str(label) for label in labels],
         load=items.load,
         fingerprint=_fingerprint((name, 0) for name in names),
+        sizes=np.array([items.load(i).shape[:2] for i in range(len(items))], dtype=np.int64) if images else None,
     )
 
 
@@ -285,11 +293,12 @@ def _from_files(
         raise UserError(
             f"none of the {len(names)} image files {where} can be read; {skipped[0].name} is {skipped[0].reason}"
         )
-    kept = [names[i] for i in keep]
+    labels = labels_of(names)
+    kept = [names[i] for i in keep.tolist()]
     return Source(
         spec=spec,
         names=kept,
-        labels=labels_of(kept),
+        labels=None if labels is None else [labels[i] for i in keep.tolist()],
         load=_Chosen(_Decoded(open_file), keep),
         fingerprint=_fingerprint(zip(kept, (sizes[i] for i in keep), strict=True)),
         skipped=skipped,
@@ -317,7 +326,13 @@ def _look(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str
 def decode(file: BinaryIO) -> Pixels:
     """Pixels of an encoded image as RGB, upright; (h, w, 3)."""
     with Image.open(file) as image:
-        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I") or upright.mode == "F":  # more than 8 bits: the image's own range counts
+            values = np.asarray(upright, dtype=np.float64)
+            span = values.max() - values.min()
+            grey = np.rint((values - values.min()) * (255 / span if span else 0)).astype(np.uint8)
+            return np.repeat(grey[..., None], 3, axis=2)
+        return np.asarray(upright.convert("RGB"))
 
 
 def labels_of(names: Sequence[str]) -> list[str] | None:

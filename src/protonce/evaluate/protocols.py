@@ -54,9 +54,12 @@ def evaluate(
     for column in ("train images", "test images", "classes", "accuracy %"):
         table.add_column(column, justify="right")
     table.add_row(f"{len(labelled):,}", f"{len(tested):,}", str(len(set(_labels(labelled)))), f"{100 * accuracy:.1f}")
-    console = Console()
+    console = Console(highlight=False, markup=False)
     console.print(table)
-    console.print(f"{how}; features: {result['features']}; kept as {path}", soft_wrap=True, highlight=False)
+    for source in (labelled, tested):
+        if source.skipped:
+            console.print(f"{len(source.skipped)} files of {source.spec} could not be read", soft_wrap=True)
+    console.print(f"{how}; features: {result['features']}; kept as {path}", soft_wrap=True)
     return result
 
 
@@ -68,7 +71,14 @@ def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Sourc
     if test is not None:
         tested = open_source(test, "test", seed)
         _check_apart(labelled, tested)
-        return labelled, tested, "test images named by the user"
+        unknown = set(_labels(tested)) - set(_labels(labelled))
+        if unknown == set(_labels(tested)):
+            raise UserError(
+                f"no label of {tested.spec} ({min(unknown)}, ...) is one of {labelled.spec} "
+                f"({min(_labels(labelled))}, ...); the folders below both must have the same names"
+            )
+        also = f", {len(unknown)} of their labels unknown to the training images" if unknown else ""
+        return labelled, tested, f"test images named by the user{also}"
     if data == "builtin":
         return labelled, open_source("builtin", "test", seed), "the built-in data's own test part"
     labelled, tested = split(labelled, seed)
