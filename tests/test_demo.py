@@ -48,7 +48,7 @@ def test_demo(short_demo, tmp_path, capsys):
         assert row.keys() == {"name", "knn", "ami"}
         assert f"{100 * row['knn']:.1f}" in shown
     assert 0.15 < rows[0]["knn"] < 0.35, "raw pixels do badly"
-    assert "protonce train FOLDER" in shown
+    assert " train FOLDER --out runs/first" in shown
     picture = np.asarray(Image.open(out / "clusters.png"))
     assert picture.shape[0] == 10 * 56
     assert "epoch" in shown, "progress is shown without a terminal too"

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -40,7 +41,8 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     write_whole(out / "demo.json", json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}, indent=2) + "\n")
     draw_clusters(runs["pcl"], out / "clusters.png")
 
-    table = Table(title="1,500 test images, 30 classes in 10 kinds; higher is better", title_justify="left")
+    console.print("\nWhat the features tell of 1,500 test images in 30 classes; higher is better:")
+    table = Table()
     table.add_column("features")
     table.add_column("kNN %", justify="right")
     table.add_column("AMI", justify="right")
@@ -48,7 +50,8 @@ def run_demo(out: Path, seed: int) -> list[Row]:
         table.add_row(row.name, f"{100 * row.knn:.1f}", f"{row.ami:.3f}")
     console.print(table)
     console.print(f"The images nearest to some coarse prototypes: {out / 'clusters.png'}", soft_wrap=True)
-    console.print("Now your own images:\n\n    protonce train FOLDER --out runs/first\n", soft_wrap=True)
+    program = "protonce" if shutil.which("protonce") else sys.argv[0]
+    console.print(f"Now your own images:\n\n    {program} train FOLDER --out runs/first\n", soft_wrap=True)
     return rows
 
 

@@ -126,15 +126,15 @@ class Run:
         """The images the run was trained on, opened again.
 
         Raises:
-            UserError: they were given in Python, or are no longer what they were.
+            UserError: they were given in Python, or are no longer there or no longer what they were.
         """
         before = self.config["data"]
-        if before["own_views"] or before["source"] == "array":
-            raise UserError(f"the run {self.path} was trained on data given in Python; name the images")
+        if before["source"] != "builtin" and not Path(before["source"]).exists():
+            raise UserError(f"the images of {self.path} ({before['source']}) are not on this disk; name them")
         seed = self.settings.seed
         source = open_source(before["source"], "train", seed, self.settings.limit)
         if source.fingerprint != before["fingerprint"]:
-            raise UserError(f"{before['source']} has changed since {self.path} was trained; name the images")
+            raise UserError(f"{before['source']} has changed since {self.path} was trained; name the images to use")
         return source
 
     def features(self, data: Loader) -> Tensor:

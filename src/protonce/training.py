@@ -316,7 +316,7 @@ def _introduce(reporter: Reporter, source: Source, recipe: str, why: str, resolv
     reporter.say(
         f"{len(source):,} images of {source.spec}" + (f", {len(source.skipped)} skipped" if source.skipped else "")
     )
-    reporter.say(f"recipe {recipe}" + (f", because of {why}" if why else ""))
+    reporter.say(f"recipe {recipe}" + (f" ({why})" if why else ""))
     chosen = [f"{name} {getattr(resolved, name)}" for name in Settings.names() if getattr(asked, name) == "auto"]
     if chosen:
         reporter.say(f"auto chose {', '.join(chosen)}")
