@@ -10,7 +10,7 @@ from PIL import Image
 
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
-from protonce.data import builtin
+from protonce.data import builtin, sources
 from protonce.data.loader import Loader
 from protonce.data.sources import labels_of, open_source, split
 from protonce.data.views import ImageViews
@@ -200,8 +200,6 @@ def test_a_limit_opens_no_more_files_than_it_needs(photos, tmp_path, monkeypatch
     """And makes up for those that cannot be read."""
     import shutil
 
-    from protonce.data import sources
-
     folder = tmp_path / "photos"
     shutil.copytree(photos, folder)
     for i in range(12):
@@ -271,6 +269,19 @@ def test_zip_members_are_read_by_several_workers(tmp_path):
     a = torch.cat([views.plain(s) for s in Loader(archive, views, workers=2).plain(2)])
     b = torch.cat([views.plain(s) for s in Loader(open_source(folder), views).plain(2)])
     assert torch.equal(a, b)
+
+
+def test_a_forked_process_opens_the_zip_for_itself(photos, tmp_path, monkeypatch):
+    """Or it would share the offset in the file with its parent, and read another member's bytes now and then."""
+    path = zip_of(photos, tmp_path / "photos.zip")
+    members = sources._Zip(path, ["slope0/00.png"])
+    members(0)
+    parents = members.local.file
+    members(0)
+    assert members.local.file is parents
+    monkeypatch.setattr(sources.os, "getpid", lambda: -1)
+    members(0)
+    assert members.local.file is not parents
 
 
 def test_real_archives(shared_data):
