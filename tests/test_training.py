@@ -420,7 +420,8 @@ def test_progress_says_the_time_left_and_how_to_halve_it(monkeypatch, capsys):
 
     clock = iter(range(0, 100000, 5))
     monkeypatch.setattr(progress.time, "perf_counter", lambda: float(next(clock)))
-    reporter = progress.Reporter(epochs=40, steps=100)
+    reporter = progress.Reporter()
+    reporter.begin(epochs=40, steps=100)
     with reporter:
         reporter.clustering(0)
         reporter.clustered()

@@ -14,8 +14,7 @@ KNOWN_AFTER = 20  # steps until the time left is worth saying
 class Reporter:
     """Says what training does. Silent with `quiet`, which Python callers may want."""
 
-    def __init__(self, epochs: int, steps: int, quiet: bool = False) -> None:
-        self.epochs, self.steps, self.first = epochs, steps, 0
+    def __init__(self, quiet: bool = False) -> None:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, markup=False)
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -25,7 +24,8 @@ class Reporter:
             transient=True,
             disable=quiet or not self.console.is_terminal,
         )
-        self.task = self.bar.add_task("", total=epochs * steps, text="")
+        self.task = self.bar.add_task("", total=None, text="")
+        self.epochs = self.steps = self.first = 0
         self.done = 0
         self.stepping = 0.0  # seconds inside M-steps
         self.between = 0.0  # seconds of the last E-step
@@ -45,12 +45,12 @@ class Reporter:
         """A line that stays."""
         self.console.print(text, soft_wrap=True)
 
-    def resume(self, first_epoch: int) -> None:
-        """Training begins with this epoch."""
-        self.first = first_epoch
-        self.bar.update(self.task, completed=first_epoch * self.steps)
+    def begin(self, epochs: int, steps: int, first_epoch: int = 0) -> None:
+        """Training begins: so many epochs of so many steps, from this one on."""
+        self.epochs, self.steps, self.first = epochs, steps, first_epoch
+        self.bar.update(self.task, total=epochs * steps, completed=first_epoch * steps)
         if first_epoch:
-            self.say(f"resuming after epoch {first_epoch} of {self.epochs}")
+            self.say(f"resuming after epoch {first_epoch} of {epochs}")
 
     def clustering(self, epoch: int) -> None:
         """The E-step begins."""

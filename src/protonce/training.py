@@ -68,6 +68,9 @@ def train(
         settings = {**previous.config["asked"], **settings}
     # Checked before the data is looked at; a recipe that is yet to be chosen says nothing of what is needed here.
     given = Settings.from_mapping({**(read_recipe(recipe) if recipe else {}), **settings}, "protonce")
+    reporter = Reporter(quiet)
+    if isinstance(data, str | Path) and data != "builtin":
+        reporter.say(f"looking at the images of {data}")
     source = open_source(data, "train", given.seed, given.limit)
     device = _device(given.device)
 
@@ -86,7 +89,6 @@ def train(
     own = {"own_encoder": encoder is not None, "own_views": views is not None}
     if previous is not None:
         _check_same(previous, source, resolved, own)
-    reporter = Reporter(resolved.epochs, len(source) // resolved.batch_size, quiet=quiet)
     _introduce(reporter, source, recipe, why, resolved, asked)
     loader = Loader(
         source,
@@ -125,7 +127,7 @@ def _fit(
     run.cut_metrics(out, start)
     method.query, optimizer = fabric.setup(method.query, optimizer)
     method.autocast = fabric.autocast
-    reporter.resume(start)
+    reporter.begin(settings.epochs, len(loader) // settings.batch_size, start)
 
     with reporter:
         for epoch in range(start, settings.epochs):

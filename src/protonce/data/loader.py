@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +73,7 @@ class SquareMap:
     def __init__(self, source: Source) -> None:
         assert source.sizes is not None
         self.side = int(source.sizes.max())
-        self.sizes = torch.empty(len(source), 2, dtype=torch.long)
+        self.sizes = np.empty((len(source), 2), dtype=np.int64)
         shape = (len(source), 3, self.side, self.side)
         self.pixels: NDArray[np.uint8] = np.memmap(
             tempfile.TemporaryFile(),  # noqa: SIM115 - it lives as long as the map
@@ -83,20 +82,17 @@ class SquareMap:
             shape=shape,
         )
 
-        def decode(i: int) -> None:
+        for i in range(len(source)):  # no threads: for images so small they would wait for each other
             image = source.load(i)
-            self.sizes[i] = torch.tensor(image.shape[:2])
+            self.sizes[i] = image.shape[:2]
             if image.shape[:2] != (self.side, self.side):
                 image = Image.fromarray(image).resize((self.side, self.side), Image.Resampling.BILINEAR)
             self.pixels[i] = np.asarray(image).transpose(2, 0, 1)
 
-        with ThreadPoolExecutor() as pool:
-            for _ in pool.map(decode, range(len(source))):
-                pass
-
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Pixels (B, 3, side, side) and the height and width each image had, (B, 2)."""
-        return torch.from_numpy(self.pixels[index.numpy()]), self.sizes[index]
+        rows = index.numpy()
+        return torch.from_numpy(self.pixels[rows]), torch.from_numpy(self.sizes[rows])
 
 
 @dataclass

@@ -23,6 +23,7 @@ from protonce.data import builtin
 from protonce.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+SMALL_FILE = 16_000  # bytes
 Pixels = NDArray[np.uint8]  # (h, w, 3)
 
 
@@ -279,14 +280,13 @@ def _from_files(
     order, wanted = chances
     shapes: dict[int, tuple[int, int]] = {}
     reasons: dict[int, str] = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        while len(shapes) < wanted and len(order):
-            now, order = np.split(order, [wanted - len(shapes)])
-            for i, found in zip(now.tolist(), pool.map(lambda i: _look(open_file, i), now.tolist()), strict=True):
-                if isinstance(found, str):
-                    reasons[i] = found
-                else:
-                    shapes[i] = found
+    while len(shapes) < wanted and len(order):
+        now, order = np.split(order, [wanted - len(shapes)])
+        for i, found in zip(now.tolist(), _look_at(open_file, now.tolist(), sizes), strict=True):
+            if isinstance(found, str):
+                reasons[i] = found
+            else:
+                shapes[i] = found
     keep = np.array(sorted(shapes), dtype=np.int64)
     skipped = [Skipped(names[i], reasons[i]) for i in sorted(reasons)]
     if len(keep) == 0:
@@ -305,6 +305,14 @@ def _from_files(
         sizes=np.array([shapes[i] for i in keep.tolist()], dtype=np.int64),
         files=[files[i] for i in keep],
     )
+
+
+def _look_at(open_file: Callable[[int], BinaryIO], chosen: list[int], sizes: list[int]) -> list[tuple[int, int] | str]:
+    """`_look` at each: large files side by side; small ones in turn, for threads would wait for each other."""
+    if np.median(sizes) < SMALL_FILE:
+        return [_look(open_file, i) for i in chosen]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda i: _look(open_file, i), chosen))
 
 
 def _look(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str:
