@@ -23,10 +23,10 @@ def example(name):
 @pytest.fixture
 def small_recipe(monkeypatch):
     """What `train` chooses by itself takes minutes; here it chooses what takes seconds."""
-    from protonce import training
+    from protonce import preparation
 
     values = {k: v for k, v in SMALL.items() if k != "recipe"}
-    monkeypatch.setattr(training, "read_recipe", lambda name: values)
+    monkeypatch.setattr(preparation, "read_recipe", lambda name: values)
 
 
 def test_own_images(photos, tmp_path, capsys, small_recipe):

@@ -1,8 +1,6 @@
 """The training loop: E-step, M-step, log, save (algorithm 1)."""
 
-import importlib.util
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,15 +12,15 @@ from lightning_fabric.plugins import Precision
 from torch import Tensor, nn
 
 from protonce import checkpoints, methods, randomness, run, weights
-from protonce.auto import DataSize, Machine, choose_recipe, resolve
-from protonce.config import Resolved, Settings, read_recipe
+from protonce.config import Resolved, Settings
 from protonce.data.loader import Loader
-from protonce.data.sources import Data, Source, open_source
+from protonce.data.sources import Data
 from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
 from protonce.features import extract
 from protonce.methods.pcl import PCL, Batch
+from protonce.preparation import prepare
 from protonce.progress import Reporter
 from protonce.prototypes import Prototypes
 from protonce.run import Run
@@ -56,59 +54,28 @@ def train(
     Raises:
         UserError: something the caller can mend. Nothing has been written then.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("protonce trains on one device as yet; start it without torchrun")
-    out = Path(out)
-    previous = _previous(out, resume)
-    if previous is not None:
-        before = previous.config["recipe"]
-        if recipe not in (None, before):
-            raise UserError(f"{out} was begun with recipe {before}, not {recipe}; resume it with the same")
-        recipe = before
-        settings = {**previous.config["asked"], **settings}
-    # Checked before the data is looked at; a recipe that is yet to be chosen says nothing of what is needed here.
-    given = Settings.from_mapping({**(read_recipe(recipe) if recipe else {}), **settings}, "protonce")
-    reporter = Reporter(quiet)
-    if isinstance(data, str | Path) and data != "builtin":
-        reporter.say(f"looking at the images of {data}")
-    source = open_source(data, "train", given.seed, given.limit)
-    device = _device(given.device)
-
-    why = ""
-    if recipe is None:
-        recipe, why = choose_recipe(DataSize(len(source), source.side), device)
-    # Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
-    brought = weights.architecture(given.init)
-    asked = Settings.from_mapping({**read_recipe(recipe), **brought, **settings}, "protonce")
-    if source.sizes is None and views is None:
-        raise UserError("the data set gives no images; pass views= and encoder= that know what to do with its items")
-    resolved = resolve(asked, DataSize(len(source), source.side), _machine(device))
-    if resolved.device == "cpu" and resolved.precision == "16":
-        raise UserError("precision 16 needs a GPU; on a CPU choose 32")
-
     own = {"own_encoder": encoder is not None, "own_views": views is not None}
-    if previous is not None:
-        _check_same(previous, source, resolved, own)
-    _introduce(reporter, source, recipe, why, resolved, asked)
+    reporter = Reporter(quiet)
+    plan = prepare(data, Path(out), recipe, resume, settings, own, reporter)
     loader = Loader(
-        source,
-        views or ImageViews(resolved),
-        seed=resolved.seed,
-        workers=resolved.workers,
-        device=resolved.device,
+        plan.source,
+        views or ImageViews(plan.resolved),
+        seed=plan.resolved.seed,
+        workers=plan.resolved.workers,
+        device=plan.resolved.device,
     )
-    network = _encoder(resolved, encoder, loader)
-    if resolved.init and run.checkpoint(out) is None:
-        reporter.say(f"starting from {weights.start_from(resolved.init, network)}")
-    if previous is None:
-        run.create(out, source, recipe, asked, resolved, own)
-    if previous is None or not previous.finished:
-        devices = [torch.cuda.current_device()] if resolved.device == "cuda" else []
+    network = _encoder(plan.resolved, encoder, loader)
+    if plan.resolved.init and run.checkpoint(plan.out) is None:
+        reporter.say(f"starting from {weights.start_from(plan.resolved.init, network)}")
+    if plan.previous is None:
+        run.create(plan.out, plan.source, plan.recipe, plan.asked, plan.resolved, own)
+    if plan.previous is None or not plan.previous.finished:
+        devices = [torch.cuda.current_device()] if plan.resolved.device == "cuda" else []
         with torch.random.fork_rng(devices):  # the caller's generators are left alone
-            _fit(out, resolved, loader, network, reporter, own_backbone=encoder is not None)
+            _fit(plan.out, plan.resolved, loader, network, reporter, own_backbone=encoder is not None)
     else:
-        reporter.say(f"{out} has already been trained for {resolved.epochs} epochs")
-    return Run(out, encoder, views)
+        reporter.say(f"{plan.out} has already been trained for {plan.resolved.epochs} epochs")
+    return Run(plan.out, encoder, views)
 
 
 def _fit(
@@ -250,41 +217,6 @@ def _restore(out: Path, method: PCL, optimizer: torch.optim.Optimizer, precision
     return int(checkpoint["epoch"])
 
 
-def _previous(out: Path, resume: bool) -> Run | None:
-    """The run in the folder that is to be resumed, None for a new one."""
-    if out.is_file():
-        raise UserError(f"{out} is a file; name a new folder for the run")
-    if not out.exists() or not any(out.iterdir()):
-        return None
-    if not resume:
-        raise UserError(f"{out} is not empty; choose a new folder, or --resume to continue the run in it")
-    if run.hardly_begun(out):
-        return None
-    return Run(out)
-
-
-def _check_same(previous: Run, source: Source, resolved: Resolved, own: dict[str, bool]) -> None:
-    """A run continues with the data and the settings it began with, or it would be another run."""
-    before = previous.config["data"]
-    for name, is_own in own.items():
-        if before[name] != is_own:
-            what = f"{'without' if is_own else 'with'} {name.removeprefix('own_')}="
-            raise UserError(f"{previous.path} was begun {what}; resume it the same way")
-    if before["fingerprint"] != source.fingerprint:
-        raise UserError(
-            f"{previous.path} was trained on {before['images']} images of {before['source']}, and these "
-            f"{len(source)} of {source.spec} are not the same; resume it on the data it began with"
-        )
-    for name in Settings.names():
-        if name == "workers":
-            continue
-        old, new = getattr(previous.settings, name), getattr(resolved, name)
-        if old != new:
-            raise UserError(
-                f"{previous.path} was begun with {name} {old}, not {new}; resume it with the same, or start a new run"
-            )
-
-
 def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader) -> Encoder:
     if own is None and isinstance(loader.views, ImageViews):
         return build(settings)
@@ -292,40 +224,6 @@ def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader) -> Encod
         raise UserError("views of your own need an encoder of your own; pass encoder=")
     samples = next(iter(loader.plain(2)))
     return build(settings, own.to(loader.device), loader.views.plain(samples))
-
-
-def _device(asked: str) -> str:
-    """The device that is asked for, or the best there is."""
-    has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if asked == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if has[name])
-    if not has[asked]:
-        raise UserError(f"device {asked} is not there; choose cpu or auto")
-    return asked
-
-
-def _machine(device: str) -> Machine:
-    return Machine(
-        device=device,
-        bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(),
-        faiss=importlib.util.find_spec("faiss") is not None,
-        cores=os.cpu_count() or 1,
-    )
-
-
-def _introduce(reporter: Reporter, source: Source, recipe: str, why: str, resolved: Resolved, asked: Settings) -> None:
-    """Say what is about to happen, and what `auto` chose."""
-    reporter.say(
-        f"{len(source):,} images of {source.spec}" + (f", {len(source.skipped)} skipped" if source.skipped else "")
-    )
-    reporter.say(f"recipe {recipe}" + (f" ({why})" if why else ""))
-    chosen = [f"{name} {getattr(resolved, name)}" for name in Settings.names() if getattr(asked, name) == "auto"]
-    if chosen:
-        reporter.say(f"auto chose {', '.join(chosen)}")
-    if resolved.method == "pcl" and resolved.terms != "instance" and resolved.warmup_epochs >= resolved.epochs:
-        reporter.say(
-            f"note: warm-up takes {resolved.warmup_epochs} of {resolved.epochs} epochs, so prototypes are never used"
-        )
 
 
 def _say_reduced(reporter: Reporter, settings: Resolved, clusters: list[Prototypes]) -> None:

@@ -1,0 +1,147 @@
+"""What comes before the first epoch: which data, which settings, which device, and whether a run goes on."""
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protonce import run, weights
+from protonce.auto import DataSize, Machine, choose_recipe, resolve
+from protonce.config import Resolved, Settings, read_recipe
+from protonce.data.sources import Data, Source, open_source
+from protonce.errors import UserError
+from protonce.progress import Reporter
+from protonce.run import Run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training run that may begin: every mistake that can be seen beforehand has been."""
+
+    out: Path
+    source: Source
+    recipe: str
+    asked: Settings
+    resolved: Resolved
+    previous: Run | None  # the run in `out` that goes on
+
+
+def prepare(
+    data: Data,
+    out: Path,
+    recipe: str | None,
+    resume: bool,
+    settings: Mapping[str, Any],
+    own: Mapping[str, bool],
+    reporter: Reporter,
+) -> Plan:
+    """Open the data and resolve the settings; arguments as for `protonce.train`.
+
+    Raises:
+        UserError: something the caller can mend. Nothing has been written.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("protonce trains on one device as yet; start it without torchrun")
+    previous = _previous(out, resume)
+    if previous is not None:
+        before = previous.config["recipe"]
+        if recipe not in (None, before):
+            raise UserError(f"{out} was begun with recipe {before}, not {recipe}; resume it with the same")
+        recipe = before
+        settings = {**previous.config["asked"], **settings}
+    # Checked before the data is looked at; a recipe that is yet to be chosen says nothing of what is needed here.
+    given = Settings.from_mapping({**(read_recipe(recipe) if recipe else {}), **settings}, "protonce")
+    device = _device(given.device)
+    if isinstance(data, str | Path) and data != "builtin":
+        reporter.say(f"looking at the images of {data}")
+    source = open_source(data, "train", given.seed, given.limit)
+    if source.sizes is None and not own["own_views"]:
+        raise UserError("the data set gives no images; pass views= and encoder= that know what to do with its items")
+
+    size = DataSize(len(source), source.side)
+    why = ""
+    if recipe is None:
+        recipe, why = choose_recipe(size, device)
+    # Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
+    brought = weights.architecture(given.init)
+    asked = Settings.from_mapping({**read_recipe(recipe), **brought, **settings}, "protonce")
+    resolved = resolve(asked, size, _machine(device))
+    if resolved.device == "cpu" and resolved.precision == "16":
+        raise UserError("precision 16 needs a GPU; on a CPU choose 32")
+    if previous is not None:
+        _check_same(previous, source, resolved, own)
+    _introduce(reporter, source, recipe, why, resolved, asked)
+    return Plan(out, source, recipe, asked, resolved, previous)
+
+
+def _previous(out: Path, resume: bool) -> Run | None:
+    """The run in the folder that is to be resumed, None for a new one."""
+    if out.is_file():
+        raise UserError(f"{out} is a file; name a new folder for the run")
+    if not out.exists() or not any(out.iterdir()):
+        return None
+    if not resume:
+        raise UserError(f"{out} is not empty; choose a new folder, or --resume to continue the run in it")
+    if run.hardly_begun(out):
+        return None
+    return Run(out)
+
+
+def _check_same(previous: Run, source: Source, resolved: Resolved, own: Mapping[str, bool]) -> None:
+    """A run continues with the data and the settings it began with, or it would be another run."""
+    before = previous.config["data"]
+    for name, is_own in own.items():
+        if before[name] != is_own:
+            what = f"{'without' if is_own else 'with'} {name.removeprefix('own_')}="
+            raise UserError(f"{previous.path} was begun {what}; resume it the same way")
+    if before["fingerprint"] != source.fingerprint:
+        raise UserError(
+            f"{previous.path} was trained on {before['images']} images of {before['source']}, and these "
+            f"{len(source)} of {source.spec} are not the same; resume it on the data it began with"
+        )
+    for name in Settings.names():
+        if name == "workers":
+            continue
+        old, new = getattr(previous.settings, name), getattr(resolved, name)
+        if old != new:
+            raise UserError(
+                f"{previous.path} was begun with {name} {old}, not {new}; resume it with the same, or start a new run"
+            )
+
+
+def _device(asked: str) -> str:
+    """The device that is asked for, or the best there is."""
+    has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if asked == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if has[name])
+    if not has[asked]:
+        raise UserError(f"device {asked} is not there; choose cpu or auto")
+    return asked
+
+
+def _machine(device: str) -> Machine:
+    return Machine(
+        device=device,
+        bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(),
+        faiss=importlib.util.find_spec("faiss") is not None,
+        cores=os.cpu_count() or 1,
+    )
+
+
+def _introduce(reporter: Reporter, source: Source, recipe: str, why: str, resolved: Resolved, asked: Settings) -> None:
+    """Say what is about to happen, and what `auto` chose."""
+    reporter.say(
+        f"{len(source):,} images of {source.spec}" + (f", {len(source.skipped)} skipped" if source.skipped else "")
+    )
+    reporter.say(f"recipe {recipe}" + (f" ({why})" if why else ""))
+    chosen = [f"{name} {getattr(resolved, name)}" for name in Settings.names() if getattr(asked, name) == "auto"]
+    if chosen:
+        reporter.say(f"auto chose {', '.join(chosen)}")
+    if resolved.method == "pcl" and resolved.terms != "instance" and resolved.warmup_epochs >= resolved.epochs:
+        reporter.say(
+            f"note: warm-up takes {resolved.warmup_epochs} of {resolved.epochs} epochs, so prototypes are never used"
+        )
