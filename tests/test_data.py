@@ -129,6 +129,7 @@ def test_arrays_grey_and_colour():
 def test_a_users_own_data_set():
     class Rows:
         labels = (0, 1, 0)
+        names = (7, 8, 9)
 
         def __len__(self):
             return 3
@@ -139,6 +140,7 @@ def test_a_users_own_data_set():
     source = open_source(Rows())
     assert source.labels == ["0", "1", "0"]
     assert source.side == 0
+    assert open_source(Rows(), limit=2).names[0] in ("7", "8")
     assert source.load(2).tolist() == [2.0] * 4
 
 
@@ -163,6 +165,27 @@ def test_labels_do_not_depend_on_the_limit(tmp_path):
     for seed in range(5):
         labels = open_source(tmp_path, seed=seed, limit=2).labels
         assert set(labels) <= {"animals/cat", "animals/dog", "things/car"}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_vanishes_is_one_sentence(tmp_path, workers):
+    for i in range(4):
+        picture(200, seed=i).save(tmp_path / f"{i}.png")
+    loader = Loader(open_source(tmp_path), image_views(), workers=workers)
+    (tmp_path / "2.png").unlink()
+    with pytest.raises(UserError, match=r"2.png of .* cannot be read any more") as error:
+        list(loader.plain(2))
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_exif_block_does_not_stop_a_good_picture(tmp_path, monkeypatch):
+    picture(20).save(tmp_path / "a.jpg")
+
+    def broken(image):
+        raise TypeError("required argument is not an integer")
+
+    monkeypatch.setattr(sources.ImageOps, "exif_transpose", broken)
+    assert open_source(tmp_path).load(0).shape == (20, 20, 3)
 
 
 def test_builtin_is_drawn_by_the_seed():

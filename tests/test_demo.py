@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import protonce
 from protonce import config
 from protonce.cli import main
 from protonce.data import builtin
+from protonce.encoder import build
+from protonce.evaluate.knn import knn_accuracy
+from protonce.features import extract
 
 # Mean grey of each of the 30 classes, seed 0.
 CLASS_MEANS = [
@@ -48,6 +52,13 @@ def test_demo(short_demo, tmp_path, capsys):
         assert row.keys() == {"name", "knn", "ami"}
         assert f"{100 * row['knn']:.1f}" in shown
     assert 0.15 < rows[0]["knn"] < 0.35, "raw pixels do badly"
+    run = protonce.load(out / "pcl")
+    train, test = run.loader("builtin"), run.loader("builtin", "test")
+    untrained = build(run.settings).eval().features
+    accuracy = knn_accuracy(
+        extract(untrained, train), train.source.labels, extract(untrained, test), test.source.labels, k=20
+    )
+    assert rows[1]["knn"] == pytest.approx(accuracy)
     assert " train FOLDER --out runs/first" in shown
     picture = np.asarray(Image.open(out / "clusters.png"))
     assert picture.shape[0] == 10 * 56

@@ -80,6 +80,13 @@ def test_an_own_module_must_return_rows():
     assert build(settings(), own, views(2)).feature_dim == 10
 
 
+def test_an_own_module_may_be_of_another_kind():
+    """Volumes have no channels-last layout of images."""
+    own = nn.Sequential(nn.Conv3d(1, 4, 3), nn.Flatten())
+    encoder = build(settings(), own, torch.zeros(2, 1, 4, 4, 4))
+    assert encoder(torch.randn(3, 1, 4, 4, 4)).shape == (3, 16)
+
+
 def test_weights_are_drawn_by_the_seed_alone():
     torch.manual_seed(1)
     first = build(settings(backbone="resnet10t", width=4))

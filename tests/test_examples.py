@@ -75,4 +75,4 @@ def test_readme_python_runs(photos, trained, tmp_path, monkeypatch, small_recipe
     (tmp_path / "photos").symlink_to(photos)
     code = "\n".join(blocks("python")).replace("epochs=100", "epochs=1")
     assert "protonce.train" in code
-    exec(compile(code, "README.md", "exec"), {})
+    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})

@@ -26,6 +26,7 @@ from protonce.encoder import build, encode_shuffled
 from protonce.errors import UserError
 from protonce.losses import proto_nce
 from protonce.methods.pcl import Batch
+from protonce.prototypes import concentration
 from protonce.training import learning_rate
 
 
@@ -42,7 +43,9 @@ def batch_of(n=16, epoch=0, step=0):
 
 def test_one_epoch_is_algorithm_1():
     """The loop of the paper, written out here with plain operations, ends at the same weights."""
-    settings = small_settings(warmup_epochs=0, twin_momentum=0.9, queue=20)
+    settings = small_settings(
+        warmup_epochs=0, twin_momentum=0.9, queue=20, negatives=3, prototype_weight=0.5, alpha=2.0
+    )
     encoder = build(settings)
     method = methods.make(settings, encoder, n=48).train()
     optimizer = torch.optim.SGD(method.query.parameters(), lr=0.1)
@@ -53,6 +56,10 @@ def test_one_epoch_is_algorithm_1():
     prototypes = method.e_step(0, lambda: features)
     again = methods.make(settings, build(settings), n=48).e_step(0, lambda: features)
     assert all(torch.equal(a.centroids, b.centroids) for a, b in zip(prototypes, again, strict=True))
+
+    for c in prototypes:
+        phi = concentration(features, c.means, c.assignment, settings.tau, alpha=2.0)
+        torch.testing.assert_close(c.concentration, phi)
 
     keys, owners = torch.zeros(20, 16), torch.full((20,), -1)
     place = 0
@@ -72,7 +79,18 @@ def test_one_epoch_is_algorithm_1():
             keys[place], owners[place] = key, owner
             place = (place + 1) % 20
         mask = (owners[None] == batch.index[:, None]) | (owners == -1)[None]
-        expected = proto_nce(v, v_, keys.clone(), prototypes, batch.index, tau=settings.tau, mask=mask).loss
+        draw = protonce.randomness.generator(settings.seed, "negatives", 0, step)
+        expected = proto_nce(
+            v,
+            v_,
+            keys.clone(),
+            prototypes,
+            batch.index,
+            tau=settings.tau,
+            mask=mask,
+            candidates=[None, torch.randperm(8, generator=draw)[:3]],  # 4 prototypes <= r + 1 = 4; of 8 three
+            weight=0.5,
+        ).loss
         torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
         assert logs["loss"] == loss
         theta.zero_grad()
@@ -86,7 +104,51 @@ def test_one_epoch_is_algorithm_1():
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
 
 
-def test_who_never_clusters_never_pays_the_pass():
+def test_every_setting_of_the_e_step_is_handed_on(monkeypatch):
+    from protonce.methods import pcl
+
+    seen = []
+    monkeypatch.setattr(pcl, "e_step", lambda features, clusters, **options: seen.append(options) or [])
+    settings = small_settings(
+        alpha=3.0,
+        concentration="fixed",
+        kmeans_iterations=7,
+        kmeans_starts=2,
+        kmeans_points=30,
+        kmeans_init="warm",
+        kmeans_engine="torch",
+    )
+    method = methods.make(settings, build(settings), 48)
+    method.set_extra_state([torch.ones(4, 16)])
+    method.cluster(0, torch.zeros(48, 16))
+    (options,) = seen
+    assert options.pop("generator") is not None
+    (start,) = options.pop("init")
+    assert torch.equal(start, torch.ones(4, 16))
+    expected = {"tau": 0.2, "alpha": 3.0, "estimate": False, "iterations": 7, "starts": 2, "sample": 30}
+    assert options == {**expected, "engine": "torch"}
+
+
+def test_each_step_gets_both_views_of_its_own_images_anew_in_each_epoch(photos, tmp_path, monkeypatch):
+    batches = []
+    m_step = methods.PCL.m_step
+    monkeypatch.setattr(methods.PCL, "m_step", lambda self, b, state: batches.append(b) or m_step(self, b, state))
+    run = protonce.train(photos, tmp_path / "r", epochs=2, quiet=True, **SMALL)
+    loader = run.loader(photos)
+    assert len(batches) == 6
+    for epoch in (0, 1):
+        order = torch.randperm(48, generator=protonce.randomness.generator(0, "order", epoch))
+        for step, samples in enumerate(loader.train(order, epoch, 16)):
+            batch = batches[3 * epoch + step]
+            query, key = loader.views.train(samples)
+            assert torch.equal(batch.index, order[16 * step : 16 * step + 16])
+            assert torch.equal(batch.query, query)
+            assert torch.equal(batch.key, key)
+            assert (batch.epoch, batch.step) == (epoch, step)
+    assert not torch.equal(batches[0].index, batches[3].index)
+
+
+def test_a_system_that_does_not_cluster_asks_for_no_features():
     def features():
         raise AssertionError("the pass over the data was made")
 
@@ -130,6 +192,8 @@ def test_the_run_folder_is_as_designed(trained, photos):
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert "prototype" not in lines[0], "the first epoch is warm-up"
     for line in lines[1:]:
+        for least, *_, greatest in line["phi"]:
+            assert 0 < least <= 0.2 <= greatest
         assert line["loss"] == pytest.approx(line["instance"] + line["prototype"], abs=1e-4)
         assert 0 <= line["prototype_accuracy"] <= 1
         assert len(line["phi"]) == 2
@@ -287,7 +351,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_epochs(photos, tmp_p
         return {**logs, "loss": math.nan} if epoch == 1 else logs
 
     monkeypatch.setattr(training, "_m_steps", diverge)
-    with pytest.raises(UserError, match="loss of epoch 2 is nan; try a smaller lr"):
+    with pytest.raises(UserError, match="loss of epoch 2 is nan; start a new run with a smaller lr"):
         protonce.train(photos, tmp_path / "r", epochs=3, quiet=True, **SMALL)
     assert checkpoints.load(tmp_path / "r" / "checkpoints")["epoch"] == 1
 

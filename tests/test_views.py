@@ -187,6 +187,13 @@ def test_versions_differ_in_order_and_blur(monkeypatch):
     assert not torch.allclose(first, TF.rgb_to_grayscale(V.jitter(crops, factors, order), 3), atol=1e-2)
 
 
+def test_views_are_normalised():
+    s = settings(image_size=16, plain_resize=16, mean=[0.1, 0.2, 0.3], std=[0.5, 2.0, 4.0])
+    pixels = (images(n=3, h=16, w=16) * 255).byte()
+    ours = ImageViews(s).plain(Samples((pixels, torch.full((3, 2), 16)), torch.arange(3), 0, 0))
+    torch.testing.assert_close(ours, TF.normalize(pixels / 255, [0.1, 0.2, 0.3], [0.5, 2.0, 4.0]))
+
+
 def test_draws_depend_on_image_epoch_and_seed_alone():
     """Not on the batch an image stands in; query and key differ; so do epochs and seeds."""
     views = ImageViews(settings(image_size=16))

@@ -84,7 +84,8 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _new_run(data: str) -> Path:
     """A run folder that does not exist yet, named after the data."""
-    return next(path for i in itertools.count(1) if not (path := Path("runs") / f"{Path(data).stem}-{i}").exists())
+    name = Path(data).resolve().stem
+    return next(path for i in itertools.count(1) if not (path := Path("runs") / f"{name}-{i}").exists())
 
 
 def _parser() -> Parser:

@@ -60,7 +60,7 @@ def _check_folder(out: Path, seed: int) -> None:
     if seed < 0:
         raise UserError(f"--seed {seed} is negative; choose 0 or more")
     ours = {"demo.json", "clusters.png", *SYSTEMS, *(f"{name}.log" for name in SYSTEMS)}
-    if out.is_file() or (out.exists() and not {p.name for p in out.iterdir()} <= ours):
+    if out.is_file() or (out.exists() and not {p.name for p in out.iterdir() if p.name[0] != "."} <= ours):
         raise UserError(f"{out} is not empty and holds no demo; choose a new folder with --out")
     for name in SYSTEMS:
         if (out / name / "config.yaml").exists() and load(out / name).settings.seed != seed:
@@ -158,14 +158,14 @@ def draw_clusters(run: Run, path: Path, rows: int = 12, columns: int = 12, side:
     """A picture of coarse prototypes, from large to small clusters: in each row the images nearest to one."""
     source = run.source()
     coarse = run.prototypes[0]
-    _, distance = run.assign(source)[0]
+    similarity = (run.embeddings(run.loader(source)) * coarse.centroids[coarse.assignment]).sum(dim=1).numpy()
     by_size = torch.bincount(coarse.assignment).argsort(descending=True)
     shown = by_size[torch.linspace(0, len(by_size) - 1, min(rows, len(by_size))).round().long()]
     gap = 2
     sheet = np.full((len(shown) * (side + 4 * gap), columns * (side + gap), 3), 255, dtype=np.uint8)
     for row, which in enumerate(shown.tolist()):
         members = np.flatnonzero((coarse.assignment == which).numpy())
-        nearest = members[np.argsort(distance[members], kind="stable")][:columns]
+        nearest = members[np.argsort(-similarity[members], kind="stable")][:columns]
         for column, i in enumerate(nearest):
             image = Image.fromarray(source.load(int(i))).resize((side, side), Image.Resampling.BICUBIC)
             top, left = row * (side + 4 * gap), column * (side + gap)

@@ -27,6 +27,8 @@ class Encoder(nn.Module):
             self.head = nn.Sequential(
                 nn.Linear(feature_dim, feature_dim), nn.ReLU(inplace=True), nn.Linear(feature_dim, dim)
             )
+        if all(p.ndim < 5 for p in backbone.parameters()):  # the fast layout of images; volumes have none
+            self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor, splits: int = 1) -> Tensor:
         """Embeddings v of views x; (B, dim) float32, L2-normalised.
@@ -65,7 +67,7 @@ def build(settings: Resolved, backbone: nn.Module | None = None, example: Tensor
             example = torch.zeros(2, 3, settings.image_size, settings.image_size)
         assert example is not None, "an own backbone comes with an example of its views"
         feature_dim = _feature_dim(backbone, example)
-        return Encoder(backbone, feature_dim, settings.head, settings.dim).to(memory_format=torch.channels_last)
+        return Encoder(backbone, feature_dim, settings.head, settings.dim)
 
 
 def twin_of(query: Encoder) -> Encoder:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,8 @@ def prepare(
     resolved = resolve(asked, size, _machine(device))
     if resolved.device == "cpu" and resolved.precision == "16":
         raise UserError("precision 16 needs a GPU; on a CPU choose 32")
+    if resolved.kmeans_engine == "faiss" and importlib.util.find_spec("faiss") is None:
+        raise UserError("kmeans_engine is faiss, which is not installed; choose torch")
     if previous is not None:
         _check_same(previous, source, resolved, own)
     _introduce(reporter, source, recipe, why, resolved, asked)
@@ -82,7 +85,7 @@ def _previous(out: Path, resume: bool) -> Run | None:
     """The run in the folder that is to be resumed, None for a new one."""
     if out.is_file():
         raise UserError(f"{out} is a file; name a new folder for the run")
-    if not out.exists() or not any(out.iterdir()):
+    if not out.exists() or all(p.name.startswith(".") for p in out.iterdir()):
         return None
     if not resume:
         raise UserError(f"{out} is not empty; choose a new folder, or --resume to continue the run in it")
@@ -126,8 +129,8 @@ def _device(asked: str) -> str:
 def _machine(device: str) -> Machine:
     return Machine(
         device=device,
-        bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(),
-        faiss=importlib.util.find_spec("faiss") is not None,
+        bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
+        faiss=sys.platform == "linux" and importlib.util.find_spec("faiss") is not None,  # macOS: clashes with torch
         cores=os.cpu_count() or 1,
     )
 

@@ -74,7 +74,7 @@ class Reporter:
         if left is not None:
             if not self.said:
                 self.said = True
-                if left > 60:
+                if left > 60 and self.first == 0:
                     half = f"--epochs {self.epochs // 2}" if self.epochs > 1 else "half the images (--limit)"
                     self.say(f"about {duration(left)} to go; {half} would halve it")
             text = None if text is None else f"{text}{duration(left)} left"

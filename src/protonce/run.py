@@ -83,7 +83,7 @@ class Run:
         for name, encoder in (("query", query), ("momentum", twin)):
             part = {k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")}
             encoder.load_state_dict(part)
-            encoder.to(memory_format=torch.channels_last).eval()
+            encoder.eval()
         return query, twin
 
     @functools.cached_property
@@ -146,7 +146,11 @@ class Run:
         return extract(self.encoders[1].to(data.device), data)
 
     def assign(self, data: Data) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """For each granularity: the nearest prototype of each image, and the cosine distance to it."""
+        """For each granularity: the nearest prototype of each image, and the cosine distance to it.
+
+        k-means compares with the means before they are normalised, so a few training images may be nearest to
+        another prototype than the one in `run.prototypes[m].assignment`.
+        """
         return self._assign(self.loader(data))
 
     def _assign(self, loader: Loader) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
@@ -254,7 +258,7 @@ def _epoch_of(line: str) -> float:
 
 def hardly_begun(path: Path) -> bool:
     """Whether the folder holds no more than what `create` writes before config.yaml: a run killed at once."""
-    return {p.name.removeprefix(".").removesuffix(".part") for p in path.iterdir()} <= {"images.csv", "skipped.csv"}
+    return {p.name for p in path.iterdir() if not p.name.startswith(".")} <= {"images.csv", "skipped.csv"}
 
 
 def checkpoint(path: Path) -> dict[str, Any] | None:

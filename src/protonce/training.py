@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def train(
         settings: any of `Settings`; they win over the recipe's.
 
     Raises:
-        UserError: something the caller can mend. Nothing has been written then.
+        UserError: something the caller can mend. Nothing has been written then, unless training had begun.
     """
     own = {"own_encoder": encoder is not None, "own_views": views is not None}
     reporter = Reporter(quiet)
@@ -70,12 +71,23 @@ def train(
     if plan.previous is None:
         run.create(plan.out, plan.source, plan.recipe, plan.asked, plan.resolved, own)
     if plan.previous is None or not plan.previous.finished:
-        devices = [torch.cuda.current_device()] if plan.resolved.device == "cuda" else []
-        with torch.random.fork_rng(devices):  # the caller's generators are left alone
+        with _own_generators(plan.resolved.device):
             _fit(plan.out, plan.resolved, loader, network, reporter, own_backbone=encoder is not None)
     else:
         reporter.say(f"{plan.out} has already been trained for {plan.resolved.epochs} epochs")
     return Run(plan.out, encoder, views)
+
+
+@contextmanager
+def _own_generators(device: str) -> Iterator[None]:
+    """The caller's random state is as it was afterwards, on the CPU and on the device."""
+    mps = torch.mps.get_rng_state() if device == "mps" else None
+    try:
+        with torch.random.fork_rng([torch.cuda.current_device()] if device == "cuda" else []):
+            yield
+    finally:
+        if mps is not None:
+            torch.mps.set_rng_state(mps)
 
 
 def _fit(
@@ -113,9 +125,7 @@ def _fit(
 
             logs = _m_steps(fabric, method, optimizer, loader, epoch, prototypes, reporter)
             if not math.isfinite(logs["loss"]):
-                raise UserError(
-                    f"the loss of epoch {epoch + 1} is {logs['loss']}; try a smaller lr. The epochs before it are kept"
-                )
+                raise UserError(f"the loss of epoch {epoch + 1} is {logs['loss']}; start a new run with a smaller lr")
             record = {
                 "epoch": epoch + 1,
                 "lr": learning_rate(settings, epoch),

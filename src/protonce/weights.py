@@ -62,8 +62,11 @@ def architecture(init: str) -> dict[str, object]:
         normalisation = {} if config is None else {"mean": list(config.mean), "std": list(config.std)}
         return {"backbone": name, "width": 64, "stem": "standard", **normalisation}
     if init and card.exists():
-        brought = json.loads(card.read_text())
-        return {key: brought[key] for key in ("backbone", "width", "stem", "head", "dim", "mean", "std")}
+        try:
+            brought = json.loads(card.read_text())
+            return {key: brought[key] for key in ("backbone", "width", "stem", "head", "dim", "mean", "std")}
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"--init {init}: its encoder.json is damaged or of another program") from None
     return {}
 
 

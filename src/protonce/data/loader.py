@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from protonce.data.sources import Source
 from protonce.data.views import ImageViews, Samples, Views
+from protonce.errors import UserError
 
 SMALL_SIDE = 128  # pixels: images up to this size are decoded once and kept
 
@@ -54,16 +55,19 @@ class Loader:
                 pixels, sizes = self.square.take(index)
                 yield Samples((pixels.to(self.device), sizes), index, self.seed, epoch)
             return
-        dataset = _Prepared(self.source.load, self.views, self.seed, epoch, plain)
+        dataset = _Prepared(self.source.load, self.views, self.seed, epoch, plain, self.source.files is not None)
         loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=[index.tolist() for index in batches],
-            num_workers=min(self.workers, len(batches)),
-            collate_fn=default_collate,
+            num_workers=0 if self.source.in_memory else min(self.workers, len(batches)),
+            collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # nothing is drawn by the workers, nor from the caller's generator
         )
         for index, data in zip(batches, loader, strict=True):
+            if isinstance(data, _Unreadable):
+                name = self.source.names[data.index]
+                raise UserError(f"{name} of {self.source.spec} cannot be read any more: {data.reason}")
             yield Samples(_to(data, self.device), index, self.seed, epoch)
 
 
@@ -96,6 +100,18 @@ class SquareMap:
 
 
 @dataclass
+class _Unreadable:
+    """A file that could be read when training began. Workers hand it over as a value: errors lose their sentence."""
+
+    index: int
+    reason: str
+
+
+def _collate(items: list[Any]) -> Any:
+    return next((item for item in items if isinstance(item, _Unreadable)), None) or default_collate(items)
+
+
+@dataclass
 class _Prepared(Dataset[Any]):
     """What a worker does to one item: nothing, or for images the crops."""
 
@@ -104,9 +120,15 @@ class _Prepared(Dataset[Any]):
     seed: int
     epoch: int
     plain: bool
+    files: bool
 
     def __getitem__(self, i: int) -> Any:
-        item = self.load(i)
+        try:
+            item = self.load(i)
+        except Exception as error:  # Pillow's plug-ins raise many kinds
+            if not self.files:
+                raise  # the user's own data set: its author wants to see where
+            return _Unreadable(i, " ".join(str(error).split()) or type(error).__name__)
         if not isinstance(self.views, ImageViews):
             return item
         return self.views.crop_plain(item) if self.plain else self.views.crop_pair(item, i, self.seed, self.epoch)
@@ -115,7 +137,7 @@ class _Prepared(Dataset[Any]):
 def _to(data: Any, device: torch.device) -> Any:
     """Every tensor of a collated batch on the device."""
     if isinstance(data, Tensor):
-        return data.to(device, non_blocking=True)
+        return data.to(device, non_blocking=device.type == "cuda")  # elsewhere the source may be gone too early
     if isinstance(data, dict):
         return {name: _to(value, device) for name, value in data.items()}
     if isinstance(data, list | tuple):

@@ -63,6 +63,14 @@ class Source:
         return len(self.names)
 
     @property
+    def in_memory(self) -> bool:
+        """Whether `load` only looks into an array, so that workers would gain nothing."""
+        load = self.load
+        while isinstance(load, _Chosen):
+            load = load.load
+        return isinstance(load, _Rows)
+
+    @property
     def place(self) -> str:
         """What opens the source again, from any working directory."""
         return self.spec if self.files is None else str(Path(self.spec).resolve())
@@ -217,8 +225,11 @@ def _of_images(spec: str, images: Pixels, names: list[str], labels: list[str] | 
 def _from_items(items: Any) -> Source:
     if len(items) == 0:
         raise UserError("the data set is empty")
-    names = list(getattr(items, "names", None) or (f"{i:08d}" for i in range(len(items))))
+    names = [str(name) for name in getattr(items, "names", None) or (f"{i:08d}" for i in range(len(items)))]
     labels = getattr(items, "labels", None)
+    for what, values in (("names", names), ("labels", labels)):
+        if values is not None and len(values) != len(items):
+            raise UserError(f"the data set has {len(items)} items and {len(values)} {what}")
     first = items.load(0)
     images = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3 and first.shape[2] == 3
     return Source(
@@ -334,7 +345,10 @@ def _look(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str
 def decode(file: BinaryIO) -> Pixels:
     """Pixels of an encoded image as RGB, upright; (h, w, 3)."""
     with Image.open(file) as image:
-        upright = ImageOps.exif_transpose(image)
+        try:
+            upright = ImageOps.exif_transpose(image)
+        except Exception:  # a damaged EXIF block raises many kinds; the picture may be whole all the same
+            upright = image
         if upright.mode.startswith("I") or upright.mode == "F":  # more than 8 bits: the image's own range counts
             values = np.asarray(upright, dtype=np.float64)
             span = values.max() - values.min()

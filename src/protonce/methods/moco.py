@@ -11,5 +11,5 @@ class MoCo(PCL):
     """InfoNCE (eq. 1) alone, in every epoch."""
 
     def e_step(self, epoch: int, features: Callable[[], Tensor]) -> None:  # noqa: ARG002
-        """No prototypes, and no pass over the data."""
+        """No prototypes; the loop still clusters for the record."""
         return
