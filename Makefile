@@ -25,7 +25,7 @@ check: .venv/.ready-dev
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "protonce needs Python 3.11 or newer; this is $$($(PYTHON) --version). Name another: make PYTHON=python3.12"; exit 2; }
 	@echo "Installing into $(CURDIR)/.venv: on Linux 2.6 GB come down and fill 6 GB, nearly all of it torch with CUDA."
-	@echo "Without an NVIDIA GPU, 0.3 GB will do: make $(firstword $(MAKECMDGOALS)) TORCH_INDEX=URL, with the CPU index that pytorch.org/get-started names."
+	@echo "Without an NVIDIA GPU far less will do: make $(firstword $(MAKECMDGOALS)) TORCH_INDEX=URL, with the CPU index that pytorch.org/get-started names."
 	$(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(BIN)/pip install --quiet --index-url $(TORCH_INDEX) torch torchvision)
 	$(BIN)/pip install --quiet --editable .

@@ -21,6 +21,7 @@ IMAGENET = DataSize(1_281_167, 400)
         ({"epochs": 1.5}, "setting epochs is 1.5; it takes a whole number"),
         ({"epochs": True}, "takes a whole number"),
         ({"tau": 0}, "setting tau is 0.0; it must be above 0"),
+        ({"weight_decay": "nan"}, "must be a finite number"),
         ({"tau": "warm"}, "setting tau is 'warm'; it takes a number"),
         ({"clusters": "many"}, "it takes a list of whole numbers or auto"),
         ({"clusters": []}, "clusters is empty"),

@@ -84,6 +84,10 @@ def test_features_are_the_querys_and_embeddings_the_twins(trained, photos):
     similarity = expected["momentum"][1] @ trained.prototypes[1].centroids.T
     np.testing.assert_array_equal(which, similarity.argmax(dim=1).numpy())
     np.testing.assert_allclose(distance, 1 - similarity.max(dim=1).values.numpy(), atol=1e-5)
+    embedding = trained.embed(photos)
+    np.testing.assert_allclose(embedding.features, expected["query"][0].numpy(), atol=1e-5)
+    np.testing.assert_array_equal(embedding.prototypes[1], which)
+    np.testing.assert_allclose(embedding.distances[1], distance, atol=1e-6)
 
 
 def test_evaluate_keeps_its_result(trained, photos, tmp_path, capsys):

@@ -31,10 +31,15 @@ def save(
     write_whole(folder / LAST, buffer.getvalue())
 
 
+def exists(folder: Path) -> bool:
+    """Whether there is a checkpoint to continue from."""
+    return (folder / LAST).exists()
+
+
 def load(folder: Path) -> dict[str, Any] | None:
     """The last whole checkpoint, on the CPU; None where there is none. Runs no code from the file."""
     path = folder / LAST
-    if not path.exists():
+    if not exists(folder):
         return None
     try:
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)

@@ -5,6 +5,7 @@ the data is known; nothing below `training` sees it.
 """
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -227,6 +228,8 @@ def _check_range(name: str, value: object, rules: Mapping[str, Any]) -> None:
     for number in value if isinstance(value, list) else [value]:
         if not isinstance(number, int | float):
             continue
+        if not math.isfinite(number):
+            raise UserError(f"setting {name} is {number}; it must be a finite number")
         if rules["least"] is not None and number < rules["least"]:
             raise UserError(f"setting {name} is {number}; it must be at least {rules['least']}")
         if rules["above"] is not None and not number > rules["above"]:

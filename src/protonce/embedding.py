@@ -1,11 +1,12 @@
 """`protonce embed`: an embedding as a file."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 from protonce.data.sources import Data, open_source
 from protonce.errors import UserError
-from protonce.files import write_npz
+from protonce.files import write_npz, write_whole
 from protonce.run import Embedding, Run
 
 
@@ -35,9 +36,9 @@ def write_embedding(run: Run, data: Data, out: Path) -> tuple[int, int]:
         flat = arrow.array(embedding.features.ravel())
         features = arrow.FixedSizeListArray.from_arrays(flat, embedding.features.shape[1])
         table = arrow.table({"name": embedding.names, "features": features, **columns})
-        part = out.with_name(f".{out.name}.part")
-        parquet.write_table(table, part)
-        part.replace(out)
+        buffer = io.BytesIO()
+        parquet.write_table(table, buffer)
+        write_whole(out, buffer.getvalue())
     return len(embedding.names), len(source.skipped)
 
 

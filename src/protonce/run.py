@@ -22,7 +22,6 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from protonce import checkpoints
 from protonce.config import Resolved, Settings
 from protonce.data.loader import Loader
 from protonce.data.sources import Data, Source, open_source
@@ -151,20 +150,23 @@ class Run:
         k-means compares with the means before they are normalised, so a few training images may be nearest to
         another prototype than the one in `run.prototypes[m].assignment`.
         """
-        return self._assign(self.loader(data))
+        return self._assign(self.embeddings(self.loader(data)))
 
-    def _assign(self, loader: Loader) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        embeddings = self.embeddings(loader)
+    def _assign(self, embeddings: Tensor) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         found = [assign(embeddings, c) for c in self.prototypes]
         return [(which.numpy(), distance.numpy()) for which, distance in found]
 
     def embed(self, data: Data) -> Embedding:
         """Features, prototypes and distances of every image of DATA."""
         loader = self.loader(data)
-        assigned = self._assign(loader)
+        query, twin = (encoder.to(loader.device) for encoder in self.encoders)
+        # One pass for both, so that every image is decoded once.
+        both = extract(lambda x: torch.cat([query.features(x), twin(x)], dim=1), loader)  # (n, D + dim)
+        features, embeddings = both.split([query.feature_dim, self.settings.dim], dim=1)
+        assigned = self._assign(embeddings)
         return Embedding(
             names=loader.source.names,
-            features=self.features(loader).numpy(),
+            features=features.contiguous().numpy(),
             prototypes=[which for which, _ in assigned],
             distances=[distance for _, distance in assigned],
         )
@@ -259,11 +261,6 @@ def _epoch_of(line: str) -> float:
 def hardly_begun(path: Path) -> bool:
     """Whether the folder holds no more than what `create` writes before config.yaml: a run killed at once."""
     return {p.name for p in path.iterdir() if not p.name.startswith(".")} <= {"images.csv", "skipped.csv"}
-
-
-def checkpoint(path: Path) -> dict[str, Any] | None:
-    """The last checkpoint of a run that was interrupted."""
-    return checkpoints.load(path / "checkpoints")
 
 
 def _csv(header: Sequence[str], rows: Any) -> str:

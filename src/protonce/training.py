@@ -66,7 +66,7 @@ def train(
         device=plan.resolved.device,
     )
     network = _encoder(plan.resolved, encoder, loader)
-    if plan.resolved.init and run.checkpoint(plan.out) is None:
+    if plan.resolved.init and not checkpoints.exists(plan.out / "checkpoints"):
         reporter.say(f"starting from {weights.start_from(plan.resolved.init, network)}")
     if plan.previous is None:
         run.create(plan.out, plan.source, plan.recipe, plan.asked, plan.resolved, own)
@@ -218,7 +218,7 @@ def _once(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 def _restore(out: Path, method: PCL, optimizer: torch.optim.Optimizer, precision: Precision) -> int:
     """Load the last checkpoint, if there is one; the number of epochs that are done."""
-    checkpoint = run.checkpoint(out)
+    checkpoint = checkpoints.load(out / "checkpoints")
     if checkpoint is None:
         return 0
     method.load_state_dict(checkpoint["method"])
