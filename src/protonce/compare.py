@@ -1,5 +1,7 @@
 """How systems are compared, everywhere: one code path for every row of a table."""
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +31,28 @@ def score(name: str, train: Tensor, test: Tensor, train_source: Source, test_sou
     choices = (1, NEIGHBOURS) if name == "raw-pixels" else (NEIGHBOURS,)
     best = max(knn_accuracy(train, train_source.labels, test, test_source.labels, k=k) for k in choices)
     return Row(name, knn=best, ami=ami(test, test_source.labels))
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Paired differences between two systems, one a seed, and whether they make a lead."""
+
+    mean: float
+    std: float  # of the differences, with n - 1
+    positive: int
+    seeds: int
+    leads: bool
+
+
+def lead(differences: Sequence[float]) -> Lead:
+    """A lead is: over at least 5 seeds the mean exceeds the standard deviation, and 4 of 5 are positive.
+
+    Args:
+        differences: of the same score, by seed, at least two.
+    """
+    mean, std = statistics.fmean(differences), statistics.stdev(differences)
+    positive, seeds = sum(d > 0 for d in differences), len(differences)
+    return Lead(mean, std, positive, seeds, leads=seeds >= 5 and mean > std and positive >= 0.8 * seeds)
 
 
 def pixels(views: Tensor) -> Tensor:

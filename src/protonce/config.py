@@ -59,6 +59,12 @@ class Settings:
         "auto", "factor of the prototype term of eq. 11; 1 is the paper's", least=0
     )
     warmup_epochs: int | Auto = _setting("auto", "first epochs with InfoNCE alone", least=0)
+    ramp_epochs: int = _setting(
+        0, "epochs after warm-up in which the prototype term grows to its weight; 0, the paper's way: at once", least=0
+    )
+    queries: Literal["one", "both"] = _setting(
+        "one", "one: the first view is the query, as in the paper; both: each view in turn, at twice the work"
+    )
     twin_momentum: float | Auto = _setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1)
 
     # k-means

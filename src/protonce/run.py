@@ -30,6 +30,7 @@ from protonce.encoder import Encoder, build
 from protonce.errors import UserError
 from protonce.features import extract
 from protonce.files import write_npz, write_whole
+from protonce.health import Verdict, verdict
 from protonce.prototypes import Prototypes, assign, parents
 
 PACKAGES = ("protonce", "torch", "torchvision", "timm", "lightning-fabric", "faiss-cpu", "numpy", "pillow")
@@ -64,6 +65,24 @@ class Run:
     def finished(self) -> bool:
         """Whether training has ended and left an encoder."""
         return (self.path / "encoder.safetensors").exists()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: one an epoch that has ended."""
+        file = self.path / "metrics.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be half-written
+
+    @property
+    def health(self) -> Verdict:
+        """How the run goes, or went, in words: by signals that need no labels.
+
+        Raises:
+            UserError: no epoch has ended yet.
+        """
+        if not self.metrics:
+            raise UserError(f"no epoch of {self.path} has ended yet; continue it with --resume")
+        return verdict(self.metrics, self.settings.dim)
 
     @functools.cached_property
     def encoders(self) -> tuple[Encoder, Encoder]:
@@ -237,10 +256,28 @@ def write_assignments(path: Path, epoch: int, prototypes: Sequence[Prototypes]) 
     write_npz(path / "assignments" / f"{epoch:04d}.npz", arrays)
 
 
+def read_assignments(path: Path, epoch: int) -> list[NDArray[np.int32]]:
+    """What `write_assignments` wrote for this epoch; nothing for epoch 0, before the first."""
+    file = path / "assignments" / f"{epoch:04d}.npz"
+    if epoch == 0:
+        return []
+    with np.load(file) as arrays:
+        return [arrays[f"assignment_{m}"] for m in range(len(arrays.files))]
+
+
 def append_metrics(path: Path, record: Mapping[str, object]) -> None:
     """A line of metrics.jsonl."""
     with (path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(json.dumps(_rounded(record)) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    """Six places: more would say nothing, and a log should be readable."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def cut_metrics(path: Path, epochs: int) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins import Precision
 from torch import Tensor, nn
 
-from protonce import checkpoints, methods, randomness, run, weights
+from protonce import checkpoints, health, methods, randomness, run, weights
 from protonce.config import Resolved, Settings
 from protonce.data.loader import Loader
 from protonce.data.sources import Data
@@ -109,16 +109,16 @@ def _fit(
     reporter.begin(settings.epochs, len(loader) // settings.batch_size, start)
 
     with reporter:
+        features = _momentum_features(method, loader)  # V'
         for epoch in range(start, settings.epochs):
             began = time.perf_counter()
-            features = _once(lambda: _momentum_features(method, loader))
             reporter.clustering(epoch)
-            prototypes = method.e_step(epoch, features)
-            e_seconds = time.perf_counter() - began
+            prototypes = method.e_step(epoch, lambda: features)  # noqa: B023 - it is called at once
             # An epoch that trains without prototypes is clustered all the same, for the record.
-            clusters = prototypes if prototypes is not None else method.cluster(epoch, features())
+            clusters = prototypes if prototypes is not None else method.cluster(epoch, features)
+            clustered = time.perf_counter()
+            signals = health.after_e_step(features, clusters, run.read_assignments(out, epoch), settings.negatives)
             run.write_assignments(out, epoch + 1, clusters)
-            record_seconds = time.perf_counter() - began - e_seconds
             if epoch == start:
                 _say_reduced(reporter, settings, clusters)
             reporter.clustered()
@@ -126,24 +126,30 @@ def _fit(
             logs = _m_steps(fabric, method, optimizer, loader, epoch, prototypes, reporter)
             if not math.isfinite(logs["loss"]):
                 raise UserError(f"the loss of epoch {epoch + 1} is {logs['loss']}; start a new run with a smaller lr")
+            stepped = time.perf_counter()
+            features = _momentum_features(method, loader)  # V' at the end of this epoch, and for the next E-step
+            featured = time.perf_counter()
+            signals |= health.after_m_step(features, clusters, logs)
             record = {
                 "epoch": epoch + 1,
                 "lr": learning_rate(settings, epoch),
                 **logs,
                 "clusters": [len(c.centroids) for c in clusters],
                 "phi": [_percentiles(c.concentration) for c in prototypes or []],
-                "e_step_seconds": round(e_seconds, 3),
-                "record_seconds": round(record_seconds, 3),
-                "seconds": round(time.perf_counter() - began, 3),
+                **signals,
+                "cluster_seconds": clustered - began,
+                "features_seconds": featured - stepped,
+                "seconds": time.perf_counter() - began,
             }
             run.append_metrics(out, record)
             checkpoints.save(out / "checkpoints", epoch + 1, method, optimizer, fabric.strategy.precision)
             reporter.epoch(record)
 
         reporter.clustering(settings.epochs - 1)
-        final = method.cluster(settings.epochs, _momentum_features(method, loader))
+        final = method.cluster(settings.epochs, features)
     run.write_prototypes(out, final)
     run.finish(out, method.query.state_dict(), method.momentum, own_backbone, settings)
+    reporter.say(Run(out).health.words)
 
 
 def _m_steps(
@@ -175,7 +181,7 @@ def _m_steps(
             sums[name] = sums.get(name, 0) + value
         show = step % SHOW_EVERY == 0
         reporter.step(epoch, {name: float(value) for name, value in logs.items()} if show else None)
-    return {name: round(float(value) / steps, 6) for name, value in sums.items()}
+    return {name: float(value) / steps for name, value in sums.items()}
 
 
 def _batches(loader: Loader, method: PCL, epoch: int, batch_size: int) -> Iterator[Batch]:
@@ -202,18 +208,6 @@ def learning_rate(settings: Settings, epoch: float) -> float:
 
 
 PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
-
-
-def _once(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """`compute` that runs at most once, when first asked."""
-    kept: list[Tensor] = []
-
-    def call() -> Tensor:
-        if not kept:
-            kept.append(compute())
-        return kept[0]
-
-    return call
 
 
 def _restore(out: Path, method: PCL, optimizer: torch.optim.Optimizer, precision: Precision) -> int:
@@ -245,4 +239,4 @@ def _say_reduced(reporter: Reporter, settings: Resolved, clusters: list[Prototyp
 def _percentiles(phi: Tensor) -> list[float]:
     """Least, 10th, 50th, 90th percentile and greatest of φ."""
     marks = torch.quantile(phi.float().cpu(), torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0]))
-    return [round(float(v), 6) for v in marks]
+    return [float(v) for v in marks]

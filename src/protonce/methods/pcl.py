@@ -71,30 +71,42 @@ class PCL(nn.Module):
     def m_step(self, batch: Batch, state: list[Prototypes] | None) -> tuple[Tensor, dict[str, Tensor]]:
         """ProtoNCE (eq. 11) of a batch; InfoNCE (eq. 1) where there are no prototypes."""
         s = self.settings
-        v = self.query(batch.query, s.bn_splits)  # v = f_θ(x), (B, d)
-        with torch.no_grad(), self.autocast():
-            shuffle = randomness.generator(s.seed, "shuffle", batch.epoch, batch.step)
-            v_ = encode_shuffled(self.momentum, batch.key, s.bn_splits, shuffle)  # v' = f_θ'(x), (B, d)
-        # The keys join the queue first: fresh negatives keep a short queue from being told apart by its age.
-        self.queue.push(v_, batch.index)
-
-        prototypes = state or []
+        shuffle = randomness.generator(s.seed, "shuffle", batch.epoch, batch.step)
         draw = randomness.generator(s.seed, "negatives", batch.epoch, batch.step)
-        candidates = [sample_candidates(len(c.centroids), s.negatives, draw) for c in prototypes]
-        result = proto_nce(
-            v,
-            v_,
-            self.queue.keys,
-            prototypes,
-            batch.index,
-            tau=s.tau,
-            mask=self.queue.mask(batch.index),  # its own keys are no negatives
-            candidates=[None if c is None else c.to(v.device) for c in candidates],
-            weight=s.prototype_weight,
-            instance_term=s.terms != "prototypes",
-        )
-        logs = {name: value.detach() for name, value in result._asdict().items() if value is not None}
-        return result.loss, logs
+        turns = [(batch.query, batch.key), (batch.key, batch.query)]
+        results = []
+        for query, key in turns if s.queries == "both" else turns[:1]:
+            v = self.query(query, s.bn_splits)  # v = f_θ(x), (B, d)
+            with torch.no_grad(), self.autocast():
+                v_ = encode_shuffled(self.momentum, key, s.bn_splits, shuffle)  # v' = f_θ'(x), (B, d)
+            # The keys join the queue first: fresh negatives keep a short queue from being told apart by its age.
+            self.queue.push(v_, batch.index)
+
+            mask = self.queue.mask(batch.index)  # its own keys are no negatives
+            prototypes = state or []
+            candidates = [sample_candidates(len(c.centroids), s.negatives, draw) for c in prototypes]
+            result = proto_nce(
+                v,
+                v_,
+                self.queue.keys,
+                prototypes,
+                batch.index,
+                tau=s.tau,
+                mask=mask,
+                candidates=[None if c is None else c.to(v.device) for c in candidates],
+                weight=self.weight(batch.epoch),
+                instance_term=s.terms != "prototypes",
+            )
+            logs = {name: value for name, value in result._asdict().items() if value is not None}
+            logs["instance_chance"] = torch.log(1 + (~mask).sum(dim=1)).mean()  # log(r + 1): InfoNCE by guessing
+            results.append(logs)
+        means = {name: torch.stack([r[name] for r in results]).mean() for name in results[0]}
+        return means["loss"], {name: value.detach() for name, value in means.items()}
+
+    def weight(self, epoch: int) -> float:
+        """Of the prototype term in this epoch: it grows in equal steps over the ramp."""
+        s = self.settings
+        return s.prototype_weight * min((epoch - s.warmup_epochs + 1) / (s.ramp_epochs + 1), 1.0)
 
     def after_step(self) -> None:
         """θ' = m θ' + (1 - m) θ."""

@@ -1,0 +1,159 @@
+"""One cell of the claim's study: train, score on images no training saw, look at the clusters, keep a JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import adjusted_mutual_info_score
+from sklearn.preprocessing import StandardScaler, normalize
+from sklearn.svm import LinearSVC
+
+import protonce
+from benchmarks import data
+from protonce.compare import score
+from protonce.data.sources import Source
+from protonce.files import write_whole
+from protonce.run import Run, read_assignments
+
+SHOTS = (1, 4, 16)
+DRAWS = 5
+
+
+def run_cell(spec: str, cell: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Train one system with one setting and seed, and score it; resumes what was interrupted."""
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    seed = cell["seed"]
+    train, test = data.open_parts(spec, seed)
+    if cell["images"]:
+        # Settings are chosen on training images that are held out; the test images are for the final cells alone.
+        train, held_out = data.choose(train, seed, cell["images"], cell["held_out"])
+        test = test if cell["stage"] == "final" else held_out
+    method = "pcl" if cell["system"] == "pcl" else "moco"
+    run = protonce.train(train, out, method=method, seed=seed, quiet=True, resume=True, **cell["settings"])
+    train_features, test_features = (run.features(run.loader(source)).numpy() for source in (train, test))
+    row = score(cell["system"], torch.from_numpy(train_features), torch.from_numpy(test_features), train, test)
+    assert train.labels is not None
+    assert test.labels is not None
+    known, truth = np.array(train.labels), np.array(test.labels)
+    scores = {
+        "knn": row.knn,
+        "ami": row.ami,
+        "linear": linear_probe(train_features, known, test_features, truth),
+        **{f"shot_{k}": few_shots(train_features, known, test_features, truth, k, seed) for k in SHOTS},
+    }
+    return {
+        **cell,
+        "scores": scores,
+        "seconds": own_seconds(run),
+        "wall_seconds": time.perf_counter() - began,
+        "clusters": clusters(run, train),
+        "health": run.health.words,
+        "git": run.config["git"],
+    }
+
+
+def own_seconds(run: Run) -> float:
+    """Time in training, without what was clustered for the record only."""
+    s = run.settings
+    total = 0.0
+    for record in run.metrics:
+        for_the_record = s.method == "moco" or record["epoch"] <= s.warmup_epochs
+        total += record["seconds"] - for_the_record * (record["cluster_seconds"] + record["features_seconds"])
+    return total
+
+
+def linear_probe(train: NDArray[Any], known: NDArray[Any], test: NDArray[Any], truth: NDArray[Any]) -> float:
+    """Accuracy of logistic regression on standardised frozen features."""
+    scaler = StandardScaler().fit(train)
+    model = LogisticRegression(C=0.1, max_iter=300).fit(scaler.transform(train), known)
+    return float(model.score(scaler.transform(test), truth))
+
+
+def few_shots(
+    train: NDArray[Any], known: NDArray[Any], test: NDArray[Any], truth: NDArray[Any], k: int, seed: int
+) -> float:
+    """Accuracy of a linear SVM on k images a class, L2-normalised features; the mean over 5 draws by the seed."""
+    scores = []
+    for draw in range(DRAWS):
+        generator = np.random.default_rng([seed, k, draw])
+        chosen = np.concatenate([generator.permutation(np.flatnonzero(known == c))[:k] for c in np.unique(known)])
+        model = LinearSVC(C=0.5).fit(normalize(train[chosen]), known[chosen])
+        scores.append(model.score(normalize(test), truth))
+    return float(np.mean(scores))
+
+
+def clusters(run: Run, source: Source) -> list[dict[str, Any]]:
+    """What the clusters are, in the last epoch of warm-up, midway after it, and in the last epoch."""
+    s, labels = run.settings, np.array(source.labels)
+    kinds = np.array([label.split("/")[0] for label in source.labels or []])
+    looks = appearance(source)
+    epochs = sorted({max(s.warmup_epochs, 1), (s.warmup_epochs + s.epochs) // 2, s.epochs})
+    seen = []
+    for epoch in (e for e in epochs if e <= s.epochs):
+        record = run.metrics[epoch - 1]
+        for m, assignment in enumerate(read_assignments(run.path, epoch)):
+            seen.append(
+                {
+                    "epoch": epoch,
+                    "k": record["clusters"][m],
+                    "purity": purity(assignment, labels),
+                    "purity_of_kind": purity(assignment, kinds),
+                    "ami": float(adjusted_mutual_info_score(labels, assignment)),
+                    "nmi_with_epoch_before": (record["agreement"] or [None] * (m + 1))[m],
+                    **{f"share_of_{name}": explained(values, assignment) for name, values in looks.items()},
+                }
+            )
+    return seen
+
+
+def purity(assignment: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Share of images whose label is the most frequent one of their cluster."""
+    hits = sum(np.unique(labels[assignment == c], return_counts=True)[1].max() for c in np.unique(assignment))
+    return float(hits / len(labels))
+
+
+def appearance(source: Source) -> dict[str, NDArray[np.float64]]:
+    """What images may share that is not their class: tone, contrast, and where the matter lies; (n,) each."""
+    grey = np.stack([np.asarray(source.load(i), dtype=np.float64).mean(axis=2).ravel() for i in range(len(source))])
+    side = source.load(0).shape
+    y, x = (axis.ravel() for axis in np.mgrid[: side[0], : side[1]])
+    weight = np.abs(grey - np.median(grey, axis=1, keepdims=True)) + 1e-9
+    total = weight.sum(axis=1)
+    return {
+        "brightness": grey.mean(axis=1),
+        "contrast": grey.std(axis=1),
+        "height": weight @ y / total,
+        "sideways": weight @ x / total,
+    }
+
+
+def explained(values: NDArray[np.float64], assignment: NDArray[Any]) -> float:
+    """Share of the variance of `values` that lies between clusters, less what clusters drawn at random would take."""
+    k, n = len(np.unique(assignment)), len(values)
+    sizes = np.bincount(assignment)
+    means = np.bincount(assignment, weights=values) / np.maximum(sizes, 1)
+    between = float((sizes * (means - values.mean()) ** 2).sum() / ((values - values.mean()) ** 2).sum())
+    return 1 - (1 - between) * (n - 1) / (n - k)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """`python -m benchmarks.claim_cell DATA RESULTS WORK CELL`, called by `benchmarks.claim`."""
+    from benchmarks.claim import Cell
+
+    spec, results, work, text = arguments
+    cell = json.loads(text)
+    name = Cell(*(cell[field] for field in ("stage", "system", "settings", "seed"))).name
+    result = run_cell(spec, cell, Path(work) / name)
+    write_whole(Path(results) / f"{name}.json", json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

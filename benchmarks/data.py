@@ -1,0 +1,65 @@
+"""Data sets of the benchmarks: training and test images with labels, in the layouts people have."""
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protonce.data.sources import Source, open_source, split
+from protonce.errors import UserError
+
+PARTS = (("train", "test"), ("train", "val"), ("train.zip", "test.zip"), ("train.zip", "val.zip"))
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Images in memory with their labels: a data set of one's own, as `protonce.train` takes it."""
+
+    images: NDArray[np.uint8]  # (n, h, w, 3)
+    labels: list[str]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def load(self, i: int) -> Any:
+        """The pixels of an image."""
+        return self.images[i]
+
+
+def open_parts(data: str, seed: int) -> tuple[Source, Source]:
+    """Training and test images of `builtin`, of MNIST's idx files, of a folder with both parts, or of one split here.
+
+    Raises:
+        UserError: there is no such data, or it has no labels.
+    """
+    folder = Path(data)
+    if data == "builtin":
+        parts = open_source(data, "train", seed), open_source(data, "test", seed)
+    elif (folder / "train-images-idx3-ubyte.gz").exists():
+        parts = open_source(_idx(folder, "train")), open_source(_idx(folder, "t10k"))
+    else:
+        both = [(folder / a, folder / b) for a, b in PARTS if (folder / a).exists() and (folder / b).exists()]
+        parts = (open_source(both[0][0]), open_source(both[0][1])) if both else split(open_source(data), seed=0)
+    if parts[0].labels is None or parts[1].labels is None:
+        raise UserError(f"{data} has no labels, without which nothing can be compared; use one folder a class")
+    return parts
+
+
+def choose(source: Source, seed: int, n: int, held_out: int) -> tuple[Source, Source]:
+    """By the seed, n images to train on and as many others as asked for, of one source."""
+    order = np.random.default_rng([seed, 20]).permutation(len(source))
+    if n + held_out > len(source):
+        raise UserError(f"{source.spec} has {len(source)} images; {n} and {held_out} held out are more")
+    return source.subset(np.sort(order[:n])), source.subset(np.sort(order[n : n + held_out]))
+
+
+def _idx(folder: Path, part: str) -> Arrays:
+    """The layout of MNIST: a header of big-endian numbers, then bytes."""
+    pixels = gzip.decompress((folder / f"{part}-images-idx3-ubyte.gz").read_bytes())
+    labels = gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes())
+    n, height, width = np.frombuffer(pixels, ">u4", count=3, offset=4)
+    grey = np.frombuffer(pixels, np.uint8, offset=16).reshape(n, height, width, 1)
+    return Arrays(np.repeat(grey, 3, axis=3), [str(label) for label in np.frombuffer(labels, np.uint8, offset=8)])

@@ -1,0 +1,167 @@
+"""Is a run going well? Signals that need no labels, in numbers for `metrics.jsonl` and in words for people."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protonce.losses import prototype_logits
+from protonce.prototypes import Prototypes
+
+SAMPLE = 10_000  # images over which eq. 10 is averaged: its matrix is images x prototypes
+BLOCK = 1024  # of them at once
+
+Record = Mapping[str, Any]  # a line of metrics.jsonl
+
+
+def after_e_step(
+    features: Tensor, clusters: Sequence[Prototypes], before: Sequence[NDArray[Any]], negatives: int
+) -> dict[str, Any]:
+    """The clusters of an epoch, in numbers; lists have an entry a granularity.
+
+    Args:
+        features: V' that were clustered, (n, d).
+        clusters: what came of it.
+        before: the assignments (n,) of the epoch before; none in the first.
+        negatives: r of eq. 11.
+    """
+    return {
+        "cluster_entropy": [evenness(c.assignment) for c in clusters],
+        "smallest_cluster": [int(torch.bincount(c.assignment).min()) for c in clusters],
+        "largest_cluster": [int(torch.bincount(c.assignment).max()) for c in clusters],
+        "agreement": [agreement(c.assignment, old) for c, old in zip(clusters, before, strict=bool(before))],
+        "prototype_chance": sum(math.log(min(len(c.centroids), negatives + 1)) for c in clusters) / len(clusters),
+        "bound_before": bound(features, clusters),
+    }
+
+
+def after_m_step(features: Tensor, clusters: Sequence[Prototypes], logs: Mapping[str, float]) -> dict[str, float]:
+    """What the M-steps of an epoch did.
+
+    Args:
+        features: V' at the epoch's end, (n, d).
+        clusters: the epoch's prototypes.
+        logs: the means of what the M-steps logged.
+    """
+    signals = {"bound_after": bound(features, clusters), "effective_rank": effective_rank(features)}
+    if "instance" in logs:
+        signals["information"] = (
+            logs["instance_chance"] - logs["instance"]
+        )  # log(r + 1) - InfoNCE <= I(V; V'), sec. 3.4
+    return signals
+
+
+def bound(features: Tensor, clusters: Sequence[Prototypes]) -> float:
+    """Eq. 10 over all prototypes, for momentum features in place of v, averaged over images and granularities.
+
+    It is the negative of the bound of the convergence proof, but for constants: an M-step should lower it. Up to
+    SAMPLE images, evenly spread over the data.
+    """
+    n = len(features)
+    chosen = torch.arange(n) if n <= SAMPLE else torch.linspace(0, n - 1, SAMPLE).long()
+    total = 0.0
+    for c in clusters:
+        for block in chosen.split(BLOCK):
+            v = features[block].to(c.centroids.device)  # (b, d)
+            logits = prototype_logits(v, c.centroids, c.concentration, c.assignment[block])  # (b, 1 + k)
+            total += float(F.cross_entropy(logits, torch.zeros_like(c.assignment[block]), reduction="sum"))
+    return total / (len(chosen) * len(clusters))
+
+
+def evenness(assignment: Tensor) -> float:
+    """Entropy of the cluster sizes as a share of the most it could be, log k; 1: all are of one size."""
+    sizes = torch.bincount(assignment).double()
+    share = sizes / sizes.sum()
+    return float(torch.special.entr(share).sum() / math.log(len(sizes))) if len(sizes) > 1 else 1.0
+
+
+def agreement(assignment: Tensor, before: NDArray[Any]) -> float:
+    """Normalised mutual information of two assignments of the same images: 1 where they are the same clusters."""
+    from sklearn.metrics import normalized_mutual_info_score
+
+    return float(normalized_mutual_info_score(before, assignment.cpu().numpy()))
+
+
+def effective_rank(features: Tensor) -> float:
+    """Directions that features (n, d) really use: exp of the entropy of the spectrum of Σ v vᵀ (Roy & Vetterli 2007).
+
+    1: all features are alike up to their sign, the encoder has collapsed; d: they fill the sphere evenly.
+    """
+    moment = (features.T @ features).double()  # (d, d), not centred: a common direction counts as collapse
+    spectrum = torch.linalg.eigvalsh(moment.cpu()).clamp(min=0)
+    return float(torch.special.entr(spectrum / spectrum.sum()).sum().exp())
+
+
+class Verdict(NamedTuple):
+    """How a run goes, in a word and in a sentence or two."""
+
+    state: Literal["healthy", "collapsed", "diverging", "idle"]
+    words: str
+
+
+COLLAPSED = 1.02  # effective rank; encoders before training have 1.05 and more
+IDLE = 0.98  # loss as a share of what guessing gives
+UNEVEN = 0.8  # entropy of the cluster sizes as a share of the most
+RISEN = 0.1  # by how much that share may rise above its lowest
+
+
+def verdict(records: Sequence[Record], dim: int) -> Verdict:
+    """Judge a run by its lines of metrics.jsonl, at least one; `dim` is that of the embedding."""
+    last = records[-1]
+    shares = [_loss_share(record) for record in records]
+    lowest, rank = min(shares), last["effective_rank"]
+    if rank < COLLAPSED:
+        return Verdict(
+            "collapsed",
+            f"collapsed: all images look alike to the encoder (effective rank {rank:.2f} of {dim}); "
+            "start again with a smaller lr, and check that the images differ",
+        )
+    if shares[-1] > max(lowest + RISEN, 2 - IDLE):
+        when = f"since epoch {records[shares.index(lowest)]['epoch']}" if lowest < 1 else "from the start"
+        return Verdict(
+            "diverging",
+            f"diverging: {_told_apart(last)}, and the loss has grown {when}; "
+            "start again with a smaller lr or prototype_weight",
+        )
+    if shares[-1] > IDLE:
+        return Verdict(
+            "idle",
+            f"nothing learnt yet: {_told_apart(last)}; give it more epochs, a larger lr, or views that change less",
+        )
+    return Verdict("healthy", f"healthy: {_told_apart(last)}; effective rank {rank:.0f} of {dim}; {_clusters(last)}")
+
+
+def _loss_share(record: Record) -> float:
+    """The loss as a share of the loss that guessing gives, which is that of an untrained or collapsed model."""
+    if "instance" in record:
+        return float(record["instance"] / record["instance_chance"]) if record["instance_chance"] else 1.0
+    return float(record["bound_after"] / record["prototype_chance"]) if record["prototype_chance"] else 1.0
+
+
+def _told_apart(record: Record) -> str:
+    if "instance" in record:
+        others = math.exp(record["instance_chance"]) - 1
+        told = f"an image is told from {others:,.0f} others with loss {record['instance']:.2f}"
+        return f"{told} (guessing: {record['instance_chance']:.2f})"
+    told = f"an image's prototype is told from the others with loss {record['bound_after']:.2f}"
+    return f"{told} (guessing: {record['prototype_chance']:.2f})"
+
+
+def _clusters(record: Record) -> str:
+    """The coarsest and the finest clusters in words."""
+    evenness, smallest, largest = (record[f] for f in ("cluster_entropy", "smallest_cluster", "largest_cluster"))
+    parts = []
+    for m in sorted({0, len(evenness) - 1}):
+        text = f"{record['clusters'][m]} clusters of {smallest[m]:,} to {largest[m]:,} images"
+        if evenness[m] < UNEVEN:
+            text += ", very uneven"
+        if record["agreement"]:
+            text += f", NMI {record['agreement'][m]:.2f} with the epoch before"
+        parts.append(text)
+    if record["bound_after"] > record["bound_before"]:
+        parts.append("the last epoch moved images away from their prototypes")
+    return "; ".join(parts)
