@@ -13,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.neighbors import KNeighborsClassifier
 
+from protonce.compare import lead
 from protonce.encoder import build
 from protonce.errors import UserError
 from protonce.evaluate.clustering import ami
@@ -115,3 +116,21 @@ def test_evaluate_asks_for_labels_and_for_other_files(trained, photos, tmp_path)
         evaluate(trained, "quiz")
     with pytest.raises(UserError, match="not a run folder"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("differences", "leads"),
+    [
+        ([0.02, 0.03, 0.01, 0.02, 0.02], True),
+        ([0.02, 0.03, -0.001, 0.02, 0.02], True),  # four of five
+        ([0.05, 0.05, -0.001, -0.001, 0.05], False),  # three of five
+        ([0.01, 0.001, 0.001, 0.001, 0.001], False),  # mean 0.0028 below the deviation 0.0040
+        ([0.02, 0.02, 0.02, 0.02], False),  # four seeds are too few
+    ],
+)
+def test_a_lead_is_what_the_protocol_says(differences, leads):
+    found = lead(differences)
+    assert found.leads is leads
+    assert found.mean == pytest.approx(np.mean(differences))
+    assert found.std == pytest.approx(np.std(differences, ddof=1))
+    assert (found.positive, found.seeds) == (sum(d > 0 for d in differences), len(differences))

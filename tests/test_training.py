@@ -104,6 +104,45 @@ def test_one_epoch_is_algorithm_1():
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
 
 
+def test_both_views_in_turn_are_the_mean_of_two_losses():
+    """The second turn has the views exchanged, its keys in the queue beside the first's, and draws of its own."""
+    settings = small_settings(queries="both", warmup_epochs=0, queue=40, negatives=3, prototype_weight=0.5)
+    method = methods.make(settings, build(settings), n=48).train()
+    features = torch.nn.functional.normalize(torch.randn(48, 16, generator=torch.Generator().manual_seed(5)), dim=1)
+    prototypes, batch = method.e_step(0, lambda: features), batch_of()
+    loss, logs = method.m_step(batch, prototypes)
+
+    theta, theta_ = build(settings).train(), build(settings).train()
+    shuffle = protonce.randomness.generator(settings.seed, "shuffle", 0, 0)
+    draw = protonce.randomness.generator(settings.seed, "negatives", 0, 0)
+    losses, chances, keys = [], [], torch.zeros(0, 16)
+    for query, key in ((batch.query, batch.key), (batch.key, batch.query)):
+        v = theta(query, settings.bn_splits)
+        with torch.no_grad():
+            v_ = encode_shuffled(theta_, key, settings.bn_splits, shuffle)
+        keys = torch.cat([keys, v_])
+        own = torch.arange(len(keys))[None] % 16 == torch.arange(16)[:, None]
+        drawn = [None, torch.randperm(8, generator=draw)[:3]]
+        options = {"tau": settings.tau, "mask": own, "candidates": drawn, "weight": 0.5}
+        losses.append(proto_nce(v, v_, keys, prototypes, batch.index, **options).loss)
+        chances.append(math.log(1 + len(keys) - len(keys) // 16))  # guessing among one's own key and the others'
+    torch.testing.assert_close(loss, (losses[0] + losses[1]) / 2, atol=1e-5, rtol=1e-4)
+    assert float(logs["instance_chance"]) == pytest.approx(sum(chances) / 2)
+
+
+def test_the_prototype_term_grows_over_the_ramp():
+    settings = small_settings(warmup_epochs=2, ramp_epochs=3, prototype_weight=2.0)
+    method = methods.make(settings, build(settings), n=48)
+    assert [method.weight(epoch) for epoch in range(2, 8)] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    at_once = methods.make(small_settings(warmup_epochs=2, prototype_weight=2.0), build(settings), n=48)
+    assert [at_once.weight(epoch) for epoch in (2, 3)] == [2.0, 2.0]
+
+    features = torch.nn.functional.normalize(torch.randn(48, 16), dim=1)
+    prototypes = method.cluster(2, features)
+    loss, logs = method.m_step(batch_of(epoch=3), prototypes)
+    torch.testing.assert_close(loss, logs["instance"] + 1.0 * logs["prototype"])
+
+
 def test_every_setting_of_the_e_step_is_handed_on(monkeypatch):
     from protonce.methods import pcl
 

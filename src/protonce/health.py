@@ -105,6 +105,7 @@ class Verdict(NamedTuple):
 
 COLLAPSED = 1.02  # effective rank; encoders before training have 1.05 and more
 IDLE = 0.98  # loss as a share of what guessing gives
+EARLY = 5  # epochs in which an encoder may look collapsed because it has not learnt yet
 UNEVEN = 0.8  # entropy of the cluster sizes as a share of the most
 RISEN = 0.1  # by how much that share may rise above its lowest
 
@@ -114,18 +115,18 @@ def verdict(records: Sequence[Record], dim: int) -> Verdict:
     last = records[-1]
     shares = [_loss_share(record) for record in records]
     lowest, rank = min(shares), last["effective_rank"]
-    if rank < COLLAPSED:
+    if rank < COLLAPSED and abs(shares[-1] - 1) < 1 - IDLE:  # as good as guessing, no better and no worse
+        cure = "this may pass" if len(records) < EARLY else "start again with a smaller lr or prototype_weight"
         return Verdict(
             "collapsed",
             f"collapsed: all images look alike to the encoder (effective rank {rank:.2f} of {dim}); "
-            "start again with a smaller lr, and check that the images differ",
+            f"{cure}, unless the images are in fact alike",
         )
-    if shares[-1] > max(lowest + RISEN, 2 - IDLE):
-        when = f"since epoch {records[shares.index(lowest)]['epoch']}" if lowest < 1 else "from the start"
+    if shares[-1] > lowest + RISEN:
         return Verdict(
             "diverging",
-            f"diverging: {_told_apart(last)}, and the loss has grown {when}; "
-            "start again with a smaller lr or prototype_weight",
+            f"diverging: {_told_apart(last)}, and the loss has grown since epoch "
+            f"{records[shares.index(lowest)]['epoch']}; start again with a smaller lr or prototype_weight",
         )
     if shares[-1] > IDLE:
         return Verdict(

@@ -109,6 +109,7 @@ def _fit(
     reporter.begin(settings.epochs, len(loader) // settings.batch_size, start)
 
     with reporter:
+        state = "healthy"
         features = _momentum_features(method, loader)  # V'
         for epoch in range(start, settings.epochs):
             began = time.perf_counter()
@@ -144,6 +145,7 @@ def _fit(
             run.append_metrics(out, record)
             checkpoints.save(out / "checkpoints", epoch + 1, method, optimizer, fabric.strategy.precision)
             reporter.epoch(record)
+            state = _warn(reporter, out, state)
 
         reporter.clustering(settings.epochs - 1)
         final = method.cluster(settings.epochs, features)
@@ -234,6 +236,14 @@ def _say_reduced(reporter: Reporter, settings: Resolved, clusters: list[Prototyp
     for asked, found in zip(settings.clusters, clusters, strict=True):
         if len(found.centroids) < asked:
             reporter.say(f"note: {asked} clusters were asked for, the images give {len(found.centroids)}")
+
+
+def _warn(reporter: Reporter, out: Path, before: str) -> str:
+    """Say so when a run begins to go wrong, not only at its end; how it goes now."""
+    state, words = Run(out).health
+    if state != before and state in ("collapsed", "diverging"):
+        reporter.say(f"note: {words}")
+    return state
 
 
 def _percentiles(phi: Tensor) -> list[float]:

@@ -1,0 +1,161 @@
+"""The study of benchmarks/claim.py: what it trains, what it chooses and what it keeps, without hours of training."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from benchmarks import claim, claim_cell, data
+from benchmarks.claim import Cell
+
+from protonce.errors import UserError
+
+GRID = {
+    "images": 0,
+    "held_out": 0,
+    "choosing_seeds": [100, 101],
+    "seeds": [0, 1],
+    "common": {"epochs": 10, "lr": 0.1},
+    "trials": {"moco": [{}, {"lr": 0.2}], "pcl": [{}, {"tau": 0.3}]},
+    "variations": [{"tau": 0.5}, {"method": "moco", "tau": 0.5}],
+}
+
+
+def study(tmp_path, **changes):
+    path = tmp_path / "grid.yaml"
+    path.write_text(yaml.safe_dump({**GRID, **changes}))
+    return claim.read_study("builtin", path, None)
+
+
+def result(cell, knn, ami=0.3, seconds=100.0):
+    scores = dict.fromkeys(claim.SCORES, 0.5) | {"knn": knn, "ami": ami}
+    parts = {"stage": cell.stage, "system": cell.system, "settings": cell.settings, "seed": cell.seed}
+    return {**parts, "scores": scores, "seconds": seconds, "wall_seconds": 3600.0}
+
+
+def test_every_grid_gives_both_systems_as_many_trials():
+    for path in sorted((claim.HERE / "claims").glob("*.yaml")):
+        claim.read_study(path.stem, path, None)
+
+
+def test_unequal_trials_are_refused(tmp_path):
+    with pytest.raises(UserError, match="unequal numbers of trials"):
+        study(tmp_path, trials={"moco": [{}], "pcl": [{}, {}]})
+
+
+def test_nothing_is_trained_on_the_test_seeds_before_all_trials_are_done(tmp_path):
+    s = study(tmp_path)
+    first = list(claim.cells(s, {}))
+    assert len(first) == 8
+    assert {c.stage for c in first} == {"choose"}
+    assert {c.stage for c in claim.cells(s, {c.name: result(c, 0.5) for c in first[:-1]})} == {"choose"}
+
+
+def test_the_best_of_held_out_knn_and_ami_is_chosen_and_moco_gets_pcls_time(tmp_path):
+    s = study(tmp_path)
+    done = {}
+    for cell in claim.cells(s, {}):
+        # kNN alone would prefer the first, its mean with AMI the second
+        second = cell.settings != s.common
+        seconds = 120.0 if cell.system == "pcl" else 100.0
+        done[cell.name] = result(cell, *((0.6, 0.5) if second else (0.65, 0.3)), seconds)
+    after = [c for c in claim.cells(s, done) if c.stage != "choose"]
+    final = {c.system: c.settings for c in after if c.stage == "final"}
+    assert final["moco"] == {"epochs": 10, "lr": 0.2}
+    assert final["pcl"] == {"epochs": 10, "lr": 0.1, "tau": 0.3}
+    assert final["moco-longer"] == {"epochs": 12, "lr": 0.2}
+    assert {c.seed for c in after if c.stage == "final"} == {0, 1}
+    varied = [(c.system, c.settings) for c in after if c.stage == "vary" and c.seed == 100]
+    assert varied == [("pcl", {**final["pcl"], "tau": 0.5}), ("moco", {**final["moco"], "tau": 0.5})]
+
+
+def test_differences_are_paired_by_seed(tmp_path):
+    done = {}
+    for system, seed, knn in (("moco", 0, 0.5), ("pcl", 0, 0.6), ("moco", 1, 0.7), ("pcl", 1, 0.6), ("pcl", 2, 0.9)):
+        cell = Cell("final", system, {"epochs": 10}, seed)
+        done[cell.name] = result(cell, knn)
+    assert claim.differences(done, "moco", "knn") == pytest.approx({0: 0.1, 1: -0.1})
+    found = claim.summarise(study(tmp_path), done)
+    assert found["leads"]["moco"]["knn"]["positive"] == 1
+    assert found["core_hours"] == 5
+    text = claim.tables(study(tmp_path), done)
+    assert "| moco | knn | +0.0000 | 0.1414 | 1 of 2 | no |" in text
+
+
+def test_a_cell_that_is_done_is_not_trained_again(tmp_path, monkeypatch):
+    begun = []
+
+    class Process:
+        def __init__(self, command, env):
+            cell = json.loads(command[-1])
+            found = Cell(cell["stage"], cell["system"], cell["settings"], cell["seed"])
+            begun.append(found.name)
+            (tmp_path / f"{found.name}.json").write_text(json.dumps(result(found, 0.5)))
+
+        def poll(self):
+            return 0
+
+    monkeypatch.setattr(claim.subprocess, "Popen", Process)
+    monkeypatch.setattr(claim.time, "sleep", lambda seconds: None)
+    s = study(tmp_path)
+    assert claim.run(s, tmp_path, tmp_path, budget=-1, jobs=2) == {}, "no budget, no training"
+    done = claim.run(s, tmp_path, tmp_path, budget=60, jobs=2)
+    assert len(begun) == len(set(begun)) == len(done) == 8 + 6 + 4
+    claim.run(s, tmp_path, tmp_path, budget=60, jobs=2)
+    assert len(begun) == 18
+
+
+@pytest.mark.slow
+def test_a_cell_from_training_to_its_scores(tmp_path, photos):
+    settings = {"recipe": "small-v2", "backbone": "resnet10t", "width": 4, "image_size": 16, "clusters": [3, 6]}
+    settings |= {"batch_size": 16, "epochs": 2, "warmup_epochs": 1}
+    cell = {"stage": "choose", "system": "pcl", "settings": settings, "seed": 0, "images": 24, "held_out": 8}
+    found = claim_cell.run_cell(str(photos), cell, tmp_path / "run")
+    assert set(found["scores"]) == set(claim.SCORES)
+    assert 0 < found["seconds"] < found["wall_seconds"]
+    assert [(c["epoch"], c["k"]) for c in found["clusters"]] == [(1, 3), (1, 6), (2, 3), (2, 6)]
+
+
+def test_held_out_images_are_not_trained_on(photos):
+    train, test = data.open_parts(str(photos), seed=3)
+    chosen, held_out = data.choose(train, seed=3, n=20, held_out=10)
+    assert (len(chosen), len(held_out)) == (20, 10)
+    assert not set(chosen.names) & set(held_out.names)
+    assert not (set(chosen.names) | set(held_out.names)) & set(test.names)
+    with pytest.raises(UserError, match="are more"):
+        data.choose(train, seed=3, n=len(train), held_out=1)
+
+
+def test_mnist_files_are_read(tmp_path):
+    import gzip
+
+    for part, n in (("train", 3), ("t10k", 2)):
+        header = np.array([2051, n, 2, 4], ">u4").tobytes()
+        pixels = np.arange(n * 8, dtype=np.uint8)
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + pixels.tobytes()))
+        labels = np.array([2049, n], ">u4").tobytes() + bytes(range(n))
+        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+    train, test = data.open_parts(str(tmp_path), seed=0)
+    assert train.labels == ["0", "1", "2"]
+    assert len(test) == 2
+    assert train.load(1).shape == (2, 4, 3)
+    assert (train.load(1)[..., 2] == np.arange(8, 16).reshape(2, 4)).all()
+
+
+def test_what_clusters_share():
+    labels, assignment = np.array(["a", "a", "b", "b", "b"]), np.array([0, 0, 0, 1, 1])
+    assert claim_cell.purity(assignment, labels) == pytest.approx(4 / 5)
+    rng = np.random.default_rng(0)
+    which = rng.integers(0, 10, 2000)
+    noise = rng.normal(size=2000)
+    assert abs(claim_cell.explained(noise, which)) < 0.02
+    assert claim_cell.explained(which + 0.0, which) == pytest.approx(1)
+    # between-cluster variance of a uniform digit is 8.25, and 1 of noise is added
+    assert claim_cell.explained(which + noise, which) == pytest.approx(8.25 / 9.25, abs=0.02)
+
+
+def test_few_shots_use_k_images_a_class():
+    train = np.concatenate([np.full((20, 2), c) + [[0, 1]] * 20 for c in (0.0, 5.0)])
+    labels = np.repeat(["a", "b"], 20)
+    assert claim_cell.few_shots(train, labels, train, labels, 1, seed=0) == 1
+    assert claim_cell.linear_probe(train, labels, train, labels) == 1

@@ -1,0 +1,200 @@
+"""Health: each number against another computation, and the words on runs that go well and that do not."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import normalized_mutual_info_score
+from torch import nn
+
+import protonce
+from conftest import SMALL, stripes
+from protonce import health
+from protonce.errors import UserError
+from protonce.prototypes import Prototypes, e_step
+
+
+def clusters_of(features, ks=(3, 5)):
+    return e_step(features, ks, tau=0.2, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def features():
+    return F.normalize(torch.randn(40, 6, generator=torch.Generator().manual_seed(1)), dim=1)
+
+
+def test_the_bound_is_equation_10_summed_by_hand(features):
+    clusters = clusters_of(features)
+    total = 0.0
+    for c in clusters:
+        for i, v in enumerate(features):
+            scores = [math.exp(float(v @ centroid) / float(phi)) for centroid, phi in zip(*c_and_phi(c), strict=True)]
+            total -= math.log(scores[int(c.assignment[i])] / sum(scores))
+    assert health.bound(features, clusters) == pytest.approx(total / (40 * 2), rel=1e-5)
+
+
+def c_and_phi(c):
+    return c.centroids, c.concentration
+
+
+def test_the_bound_of_many_images_is_that_of_a_spread_sample(features, monkeypatch):
+    clusters = clusters_of(features)
+    monkeypatch.setattr(health, "SAMPLE", 4)
+    chosen = torch.tensor([0, 13, 26, 39])
+    few = [Prototypes(c.centroids, c.means, c.assignment[chosen], c.concentration) for c in clusters]
+    assert health.bound(features, clusters) == pytest.approx(health.bound(features[chosen], few))
+
+
+def test_moving_images_to_their_prototypes_lowers_the_bound(features):
+    clusters = clusters_of(features, (4,))
+    moved = F.normalize(features + 0.3 * clusters[0].centroids[clusters[0].assignment], dim=1)
+    assert health.bound(moved, clusters) < health.bound(features, clusters)
+
+
+def test_evenness():
+    assert health.evenness(torch.tensor([0, 0, 1, 1, 2, 2])) == pytest.approx(1)
+    # sizes 3 and 1: -(3/4 log 3/4 + 1/4 log 1/4) / log 2
+    assert health.evenness(torch.tensor([0, 0, 0, 1])) == pytest.approx(0.811278, abs=1e-6)
+    assert health.evenness(torch.tensor([0, 0])) == 1
+
+
+def test_agreement_does_not_depend_on_the_numbers_of_the_clusters():
+    before = np.array([0, 0, 1, 1, 2, 2])
+    assert health.agreement(torch.tensor([2, 2, 0, 0, 1, 1]), before) == pytest.approx(1)
+    other = torch.tensor([0, 1, 0, 1, 0, 1])
+    assert health.agreement(other, before) == pytest.approx(normalized_mutual_info_score(before, other.numpy()))
+
+
+def test_effective_rank():
+    assert health.effective_rank(torch.eye(5)) == pytest.approx(5)
+    assert health.effective_rank(torch.ones(7, 4) / 2) == pytest.approx(1)
+    # two directions with 3 and 1 features: exp of the entropy of (3/4, 1/4)
+    v = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
+    assert health.effective_rank(v) == pytest.approx(math.exp(0.562335), rel=1e-5)
+
+
+def test_every_signal_is_in_metrics_jsonl(trained):
+    lines = [json.loads(line) for line in (trained.path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == trained.metrics
+    for line in lines:
+        for name in ("cluster_entropy", "smallest_cluster", "largest_cluster"):
+            assert len(line[name]) == len(line["clusters"]) == 2
+        assert len(line["agreement"]) == (0 if line["epoch"] == 1 else 2)
+        # log(r + 1): once the queue is full, each query sees all of it but its own keys.
+        assert math.log(2) < line["instance_chance"] <= math.log(1 + trained.settings.queue)
+        assert line["information"] == pytest.approx(line["instance_chance"] - line["instance"], abs=1e-5)
+        assert line["prototype_chance"] == pytest.approx((math.log(4) + math.log(8)) / 2, abs=1e-5)
+    saved = [np.load(trained.path / "assignments" / f"{e:04d}.npz")["assignment_1"] for e in (2, 3)]
+    assert lines[2]["agreement"][1] == pytest.approx(normalized_mutual_info_score(*saved), abs=1e-5)
+    assert lines[2]["smallest_cluster"][1] == np.bincount(saved[1]).min()
+    assert lines[2]["largest_cluster"][1] == np.bincount(saved[1]).max()
+
+
+def test_the_effective_rank_is_that_of_the_momentum_features(trained, photos):
+    embeddings = trained.embeddings(trained.loader(photos))
+    assert trained.metrics[-1]["effective_rank"] == pytest.approx(health.effective_rank(embeddings), rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(0)
+    return np.stack([stripes(rng, i % 3) for i in range(192)])
+
+
+EASY = {"crop_scale": [0.9, 1.0], "flip_p": 0.0, "jitter_p": 0.0, "grey_p": 0.0}  # views that hardly differ
+
+
+class Constant(nn.Module):
+    """An encoder that sees nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.out.expand(len(x), 8)
+
+
+def test_a_healthy_run_is_called_healthy(pictures, tmp_path, capsys):
+    run = protonce.train(pictures, tmp_path / "run", epochs=8, warmup_epochs=4, **EASY, **SMALL)
+    assert run.health.state == "healthy", run.metrics
+    assert "clusters of" in run.health.words
+    assert capsys.readouterr().err.splitlines()[-1] == run.health.words
+
+
+def test_a_collapsed_run_is_called_collapsed(pictures, tmp_path, capsys):
+    run = protonce.train(pictures, tmp_path / "run", encoder=Constant(), epochs=6, warmup_epochs=1, **SMALL)
+    assert run.health.state == "collapsed", run.metrics
+    assert "all images look alike" in run.health.words
+    assert "smaller lr" in run.health.words
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: collapsed")]
+    assert len(notes) == 1, "said when it happens, and not every epoch"
+
+
+class Unlearning(nn.Module):
+    """An encoder that learns for 30 batches, and from then on sees less and less of the picture."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3 * 16 * 16, 32)
+        self.register_buffer("batches", torch.zeros(()))
+
+    def forward(self, x):
+        self.batches += self.training
+        noise = ((self.batches - 30) / 10).clamp(min=0)
+        return self.linear(x.flatten(1) + noise * torch.randn_like(x.flatten(1)))
+
+
+def test_a_diverging_run_is_called_diverging(pictures, tmp_path):
+    run = protonce.train(pictures, tmp_path / "run", encoder=Unlearning(), epochs=8, quiet=True, **EASY, **SMALL)
+    assert run.health.state == "diverging", run.metrics
+    assert "the loss has grown since epoch" in run.health.words
+
+
+def record(epoch, instance, rank=20.0, **more):
+    counts = {"clusters": [4], "cluster_entropy": [0.9], "smallest_cluster": [3], "largest_cluster": [9]}
+    other = {"agreement": [0.5], "bound_before": 1.0, "bound_after": 0.9, "prototype_chance": 1.4}
+    return {
+        "epoch": epoch,
+        "instance": instance,
+        "instance_chance": 5.0,
+        "effective_rank": rank,
+        **counts,
+        **other,
+    } | more
+
+
+@pytest.mark.parametrize(
+    ("records", "state", "words"),
+    [
+        ([record(1, 4.95)], "idle", "nothing learnt yet"),
+        ([record(1, 5.2)], "idle", "a larger lr"),
+        ([record(1, 4.0), record(2, 3.0), record(3, 3.6)], "diverging", "since epoch 2"),
+        ([record(1, 4.0), record(2, 3.0), record(3, 3.4)], "healthy", "with loss 3.40 (guessing: 5.00)"),
+        ([record(1, 4.99, rank=1.01)], "collapsed", "this may pass"),
+        ([record(1, 3.0, bound_after=1.1)], "healthy", "moved images away"),
+        ([record(1, 3.0, cluster_entropy=[0.5])], "healthy", "very uneven"),
+    ],
+)
+def test_words(records, state, words):
+    found = health.verdict(records, dim=128)
+    assert found.state == state
+    assert words in found.words
+
+
+def test_a_run_with_prototypes_alone_is_judged_by_equation_10():
+    bounds = [{**record(e, 0.0), "bound_after": b} for e, b in ((1, 1.0), (2, 1.3))]
+    for line in bounds:
+        del line["instance"]
+    found = health.verdict(bounds, dim=128)
+    assert found.state == "diverging"
+    assert "prototype is told from the others with loss 1.30 (guessing: 1.40)" in found.words
+
+
+def test_a_run_without_an_epoch_has_no_health(trained, tmp_path):
+    (tmp_path / "config.yaml").write_text((trained.path / "config.yaml").read_text())
+    with pytest.raises(UserError, match="has ended yet"):
+        _ = protonce.load(tmp_path).health
