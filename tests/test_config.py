@@ -1,6 +1,7 @@
 """Settings check themselves, recipes are the paper's, and `auto` is the paper's at the paper's size."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import yaml
@@ -92,6 +93,24 @@ def test_auto_is_the_papers_at_imagenets_size():
     assert (resolved.warmup_epochs, resolved.twin_momentum, resolved.prototype_weight) == (20, 0.999, 1.0)
     assert (resolved.batch_size, resolved.image_size, resolved.plain_resize) == (256, 224, 256)
     assert (resolved.bn_splits, resolved.stem) == (4, "standard")
+
+
+def test_the_table_in_the_docs_is_what_auto_chooses():
+    text = (Path(__file__).parents[1] / "docs" / "auto.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    names = rows[0][1:]
+    sizes = [int(row[0].replace(",", "")) for row in rows[2:]]
+    assert sizes == [100, 1000, 10_000, 100_000, 1_280_000]
+    for n, row in zip(sizes, rows[2:], strict=True):
+        resolved = resolve(Settings(epochs=200), DataSize(n, 500), GPU)
+        chosen = [getattr(resolved, name) for name in names]
+        assert row[1:] == [", ".join(map(str, c)) if isinstance(c, list) else str(c) for c in chosen], n
+
+
+def test_short_training_warms_up_for_half_of_it_and_its_twin_follows_fast():
+    short = resolve(Settings(epochs=40), DataSize(3000, 32), CPU)  # 23 steps an epoch
+    assert (short.warmup_epochs, short.twin_momentum, short.queue) == (20, 0.9, short.batch_size)
+    assert resolve(Settings(epochs=1), DataSize(3000, 32), CPU).warmup_epochs == 0
 
 
 @pytest.mark.parametrize("n", [8, 9, 20, 60, 500, 3000, 50_000])

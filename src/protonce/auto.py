@@ -88,17 +88,18 @@ def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
     # The paper's 25, 50 and 100 thousand are n/51, 2n/51 and 4n/51 of ImageNet.
     choose("clusters", _clusters(data.n))
     choose("negatives", 16000)
-    # The twin must be able to leave its start: it averages over at most a twentieth of all steps.
-    steps = settings.epochs * max(data.n // batch, 1)
-    choose("twin_momentum", min(0.999, max(0.9, round(1 - 20 / steps, 3))))
+    # The twin averages over a hundredth of all steps: in short training a slower one lags behind what is learnt
+    # (docs/claim.md: at 1,000 steps 0.9 is far ahead of 0.97, and that of 0.99).
+    steps = max(data.n // batch, 1)  # an epoch
+    choose("twin_momentum", min(0.999, max(0.9, round(1 - 100 / (settings.epochs * steps), 4))))
     momentum = chosen.get("twin_momentum", settings.twin_momentum)
     assert isinstance(momentum, float)
     # Keys must not be told apart by their age: the paper's queue is a sixteenth as old as its twin's memory
     # (62 steps of 1000). Nor may it hold more than a quarter of the images.
     age = math.ceil(1 / (16 * (1 - momentum))) if momentum < 1 else data.n
     choose("queue", max(min(16000, data.n // 4, age * batch), 1))
-    # A tenth of the epochs: the paper's 20 of 200.
-    choose("warmup_epochs", round(settings.epochs / 10))
+    # A tenth of the epochs, the paper's 20 of 200; but 500 steps, before which clusters mean little, and at most half.
+    choose("warmup_epochs", min(max(round(settings.epochs / 10), round(500 / steps)), settings.epochs // 2))
     choose("prototype_weight", 1.0)
     resolved = Resolved(**{**dataclasses.asdict(settings), **chosen})
     return dataclasses.replace(resolved, clusters=sorted(resolved.clusters))  # coarse to fine
