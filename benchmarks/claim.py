@@ -94,7 +94,10 @@ def cells(study: Study, done: Mapping[str, dict[str, Any]]) -> Iterator[Cell]:
     for seed in study.choosing_seeds:
         for change in study.variations:
             system = change.get("method", "pcl")
-            yield Cell("vary", system, {**best[system], **{k: v for k, v in change.items() if k != "method"}}, seed)
+            settings = {**best[system], **{k: v for k, v in change.items() if k != "method"}}
+            if "init" in change:  # from weights that already mean something: those of the chosen MoCo
+                settings["init"] = Cell("choose", "moco", best["moco"], seed).name
+            yield Cell("vary", system, settings, seed)
 
 
 def chosen(study: Study, system: str, done: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:

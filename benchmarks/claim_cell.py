@@ -26,8 +26,15 @@ SHOTS = (1, 4, 16)
 DRAWS = 5
 
 
-def run_cell(spec: str, cell: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Train one system with one setting and seed, and score it; resumes what was interrupted."""
+def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[str, Any]:
+    """Train one system with one setting and seed, and score it; resumes what was interrupted.
+
+    Args:
+        spec: the data.
+        cell: what `benchmarks.claim.Cell` says, and how many images to train on and to hold out.
+        out: the run folder.
+        results: where cells that are done lie, from one of which this one may start.
+    """
     torch.set_num_threads(1)
     began = time.perf_counter()
     seed = cell["seed"]
@@ -36,8 +43,7 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path) -> dict[str, Any]:
         # Settings are chosen on training images that are held out; the test images are for the final cells alone.
         train, held_out = data.choose(train, seed, cell["images"], cell["held_out"])
         test = test if cell["stage"] == "final" else held_out
-    method = "pcl" if cell["system"] == "pcl" else "moco"
-    run = protonce.train(train, out, method=method, seed=seed, quiet=True, resume=True, **cell["settings"])
+    run = _train(train, cell, out, results)
     train_features, test_features = (run.features(run.loader(source)).numpy() for source in (train, test))
     row = score(cell["system"], torch.from_numpy(train_features), torch.from_numpy(test_features), train, test)
     assert train.labels is not None
@@ -58,6 +64,17 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path) -> dict[str, Any]:
         "health": run.health.words,
         "git": run.config["git"],
     }
+
+
+def _train(source: Source, cell: dict[str, Any], out: Path, results: Path) -> Run:
+    settings = dict(cell["settings"])
+    if "init" in settings:
+        start = settings["init"]
+        earlier = json.loads((results / f"{start}.json").read_text())
+        # The run folder may have been removed since; then the same training is made again.
+        settings["init"] = str(_train(source, earlier, out.parent / start, results).path)
+    method = "pcl" if cell["system"] == "pcl" else "moco"
+    return protonce.train(source, out, method=method, seed=cell["seed"], quiet=True, resume=True, **settings)
 
 
 def own_seconds(run: Run) -> float:
@@ -151,7 +168,7 @@ def main(arguments: Sequence[str]) -> None:
     spec, results, work, text = arguments
     cell = json.loads(text)
     name = Cell(*(cell[field] for field in ("stage", "system", "settings", "seed"))).name
-    result = run_cell(spec, cell, Path(work) / name)
+    result = run_cell(spec, cell, Path(work) / name, Path(results))
     write_whole(Path(results) / f"{name}.json", json.dumps(result, indent=1) + "\n")
 
 

@@ -110,10 +110,17 @@ def test_a_cell_from_training_to_its_scores(tmp_path, photos):
     settings = {"recipe": "small-v2", "backbone": "resnet10t", "width": 4, "image_size": 16, "clusters": [3, 6]}
     settings |= {"batch_size": 16, "epochs": 2, "warmup_epochs": 1}
     cell = {"stage": "choose", "system": "pcl", "settings": settings, "seed": 0, "images": 24, "held_out": 8}
-    found = claim_cell.run_cell(str(photos), cell, tmp_path / "run")
+    found = claim_cell.run_cell(str(photos), cell, tmp_path / "run", tmp_path)
     assert set(found["scores"]) == set(claim.SCORES)
     assert 0 < found["seconds"] < found["wall_seconds"]
     assert [(c["epoch"], c["k"]) for c in found["clusters"]] == [(1, 3), (1, 6), (2, 3), (2, 6)]
+
+    (tmp_path / "first.json").write_text(json.dumps(found))
+    second = {**cell, "settings": {**settings, "init": "first", "warmup_epochs": 0}}
+    claim_cell.run_cell(str(photos), second, tmp_path / "second", tmp_path)
+    assert (tmp_path / "first" / "encoder.safetensors").read_bytes() == (
+        tmp_path / "run" / "encoder.safetensors"
+    ).read_bytes(), "the run to start from is the same run, trained again"
 
 
 def test_held_out_images_are_not_trained_on(photos):
