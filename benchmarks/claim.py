@@ -3,7 +3,7 @@
     python -m benchmarks.claim --data builtin --budget 60
     python -m benchmarks.claim --data cifar10/ --seeds 0,1,2,3,4 --budget 120
 
-A study is a grid in benchmarks/claims/NAME.yaml. Its cells (system, settings, seed) are trained two at a time, one
+A study is a grid in benchmarks/claims/NAME.yaml. Its cells (system, settings, seed) are trained side by side, one
 thread each; a cell that is done leaves a JSON file and is never trained again, so the study goes on where it
 stopped. It says what it found whenever it is called; `--budget 0` only says it.
 """
@@ -13,18 +13,21 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchmarks.data import open_parts
 from protonce.compare import Lead, lead
+from protonce.config import read_recipe
 from protonce.errors import UserError
 from protonce.files import write_whole
 
@@ -39,8 +42,8 @@ class Study:
 
     name: str
     data: str
-    images: int  # to train on; 0: all of the training part
-    held_out: int  # of the training part, to choose settings by; 0: other seeds' test images (builtin)
+    images: int  # to train on; 0: all of the training part that is not held out
+    held_out: int  # of the training part, to choose settings by; 0: the test images of the choosing seeds (builtin)
     choosing_seeds: list[int]
     seeds: list[int]
     common: dict[str, Any]  # settings of both systems
@@ -56,186 +59,237 @@ class Cell:
     system: str
     settings: dict[str, Any]
     seed: int
+    images: int
+    held_out: int
 
     @property
     def name(self) -> str:
-        """For the file; the settings are inside it."""
-        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.stage}-{self.system}-{digest}-{self.seed}"
+        """For the file: what is trained, on what, and a digest of all settings, the recipe's included."""
+        settings = (
+            {**read_recipe(self.settings["recipe"]), **self.settings} if "recipe" in self.settings else self.settings
+        )
+        text = json.dumps([settings, self.images, self.held_out], sort_keys=True)
+        return f"{self.stage}-{self.system}-{hashlib.sha256(text.encode()).hexdigest()[:8]}-{self.seed}"
 
 
 def read_study(data: str, grid: Path | None, seeds: list[int] | None) -> Study:
-    """The grid of this name, or the one that suits any labelled images."""
+    """The grid that is named, the one of the data's name, or the one for any labelled images."""
     stem = Path(data).stem
-    path = grid or HERE / "claims" / f"{stem}.yaml"
-    values = yaml.safe_load((path if path.exists() else HERE / "claims" / "any.yaml").read_text())
-    study = Study(name=stem, data=data, **values)
+    own = HERE / "claims" / f"{stem}.yaml"
+    path = grid or (own if own.exists() else HERE / "claims" / "any.yaml")
+    if not path.exists():
+        raise UserError(f"there is no grid {path}")
+    print(f"grid {path}")
+    study = Study(name=stem, data=data, **yaml.safe_load(path.read_text()))
     counts = {system: len(trials) for system, trials in study.trials.items()}
     if len(set(counts.values())) != 1:
         raise UserError(f"{path} gives the systems unequal numbers of trials: {counts}")
+    if study.choosing_seeds and not study.held_out and data != "builtin":
+        raise UserError(f"{path} chooses settings and holds no image out; without held_out it would choose by the test")
     return dataclasses.replace(study, seeds=seeds) if seeds else study
 
 
-def cells(study: Study, done: Mapping[str, dict[str, Any]]) -> Iterator[Cell]:
+Done = Mapping[str, dict[str, Any]]  # results by the name of their cell
+
+
+def cells(study: Study, done: Done) -> Iterator[Cell]:
     """The cells that can be told by now, in order: choose, then final, then variations."""
     for seed in study.choosing_seeds:
         for moco, pcl in zip(study.trials["moco"], study.trials["pcl"], strict=True):
-            yield Cell("choose", "moco", {**study.common, **moco}, seed)
-            yield Cell("choose", "pcl", {**study.common, **pcl}, seed)
-    best = {system: chosen(study, system, done) for system in ("moco", "pcl")}
-    if best["moco"] is None or best["pcl"] is None:
+            yield _cell(study, "choose", "moco", {**study.common, **moco}, seed)
+            yield _cell(study, "choose", "pcl", {**study.common, **pcl}, seed)
+    moco, pcl = chosen(study, "moco", done), chosen(study, "pcl", done)
+    if moco is None or pcl is None:
         return
     for seed in study.seeds:
-        yield Cell("final", "moco", best["moco"], seed)
-        yield Cell("final", "pcl", best["pcl"], seed)
+        yield _cell(study, "final", "moco", _recorded(moco, pcl), seed)
+        yield _cell(study, "final", "pcl", pcl, seed)
     ratio = seconds_ratio(study, done)
-    for seed in study.seeds if ratio is not None else []:
-        yield Cell("final", "moco-longer", {**best["moco"], "epochs": round(best["pcl"]["epochs"] * ratio)}, seed)
+    if ratio is not None:
+        longer = {**_recorded(moco, pcl), "epochs": round(pcl["epochs"] * ratio)}
+        for seed in study.seeds:
+            yield _cell(study, "final", "moco-longer", longer, seed)
     for seed in study.choosing_seeds:
         for change in study.variations:
             system = change.get("method", "pcl")
-            settings = {**best[system], **{k: v for k, v in change.items() if k != "method"}}
+            settings = {**(moco if system == "moco" else pcl), **{k: v for k, v in change.items() if k != "method"}}
             if "init" in change:  # from weights that already mean something: those of the chosen MoCo
-                settings["init"] = Cell("choose", "moco", best["moco"], seed).name
-            yield Cell("vary", system, settings, seed)
+                settings["init"] = _cell(study, "choose", "moco", moco, seed).name
+            yield _cell(study, "vary", system, settings, seed)
 
 
-def chosen(study: Study, system: str, done: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+def _recorded(moco: dict[str, Any], pcl: dict[str, Any]) -> dict[str, Any]:
+    """MoCo clustered for the record at PCL's granularities, so that the clusters can be compared."""
+    return {**moco, **{name: pcl[name] for name in ("clusters", "warmup_epochs") if name in pcl}}
+
+
+def _cell(study: Study, stage: str, system: str, settings: dict[str, Any], seed: int) -> Cell:
+    return Cell(stage, system, settings, seed, study.images, study.held_out)
+
+
+def chosen(study: Study, system: str, done: Done) -> dict[str, Any] | None:
     """Settings with the best mean of kNN accuracy and AMI on held-out images; None until all are tried."""
-    if len(study.trials[system]) == 1:
-        return {**study.common, **study.trials[system][0]}
+    tried = [{**study.common, **trial} for trial in study.trials[system]]
+    if len(tried) == 1:
+        return tried[0]
     scores = []
-    for trial in study.trials[system]:
-        settings = {**study.common, **trial}
-        results = [done.get(Cell("choose", system, settings, seed).name) for seed in study.choosing_seeds]
-        if any(result is None for result in results):
+    for settings in tried:
+        names = [_cell(study, "choose", system, settings, seed).name for seed in study.choosing_seeds]
+        if any(name not in done for name in names):
             return None
-        scores.append((statistics.fmean(_held_out_score(result) for result in results if result), settings))
-    return max(scores, key=lambda entry: entry[0])[1]
+        scores.append(statistics.fmean(done[name]["scores"]["knn"] + done[name]["scores"]["ami"] for name in names))
+    return tried[scores.index(max(scores))]
 
 
-def seconds_ratio(study: Study, done: Mapping[str, dict[str, Any]]) -> float | None:
-    """Seconds an epoch of PCL takes for one of MoCo: medians over cells of the first seed; None until there are."""
-    first = (study.choosing_seeds or study.seeds)[0]
-    stage = "choose" if study.choosing_seeds else "final"
-    times: dict[str, list[float]] = {"moco": [], "pcl": []}
-    for result in done.values():
-        if (result["stage"], result["seed"]) == (stage, first) and result["system"] in times:
-            times[result["system"]].append(result["seconds"] / result["settings"]["epochs"])
-    return statistics.median(times["pcl"]) / statistics.median(times["moco"]) if all(times.values()) else None
+def seconds_ratio(study: Study, done: Done) -> float | None:
+    """Seconds an epoch of PCL takes for one of MoCo, both with the chosen settings; None until that is known.
 
-
-def _held_out_score(result: Mapping[str, Any]) -> float:
-    return float(result["scores"]["knn"] + result["scores"]["ami"]) / 2
+    By the cells of the choosing seeds, or where there are none by the final ones of the first seed.
+    """
+    moco, pcl = chosen(study, "moco", done), chosen(study, "pcl", done)
+    if moco is None or pcl is None:
+        return None
+    stage, seeds = ("choose", study.choosing_seeds) if study.choosing_seeds else ("final", study.seeds[:1])
+    trained = {"moco": moco if study.choosing_seeds else _recorded(moco, pcl), "pcl": pcl}
+    seconds = {}
+    for system, settings in trained.items():
+        names = [_cell(study, stage, system, settings, seed).name for seed in seeds]
+        if any(name not in done for name in names):
+            return None
+        seconds[system] = statistics.fmean(done[name]["seconds"] / settings["epochs"] for name in names)
+    return seconds["pcl"] / seconds["moco"]
 
 
 # Running
 
 
-def run(study: Study, folder: Path, work: Path, budget: float, jobs: int) -> dict[str, dict[str, Any]]:
-    """Train what is not done yet, as long as the budget (seconds) lasts; all results."""
+def run(study: Study, folder: Path, work: Path, budget: float, jobs: int) -> tuple[Done, set[str]]:
+    """Train what is not done yet, as long as the budget (seconds) lasts; all results, and the cells that failed."""
     ends = time.monotonic() + budget
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
     failed: set[str] = set()
     longest = 0.0
-    began: dict[str, float] = {}
-    while True:
-        done = read_results(folder)
-        waiting = [
-            c for c in cells(study, done) if c.name not in done and c.name not in running and c.name not in failed
-        ]
-        room = time.monotonic() + longest < ends
-        while waiting and len(running) < jobs and room:
-            cell = waiting.pop(0)
-            command = [sys.executable, "-m", "benchmarks.claim_cell", study.data, str(folder), str(work)]
-            command.append(json.dumps({**dataclasses.asdict(cell), "images": study.images, "held_out": study.held_out}))
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            running[cell.name], began[cell.name] = subprocess.Popen(command, env=environment), time.monotonic()
-        if not running:
-            return done
-        time.sleep(1)
-        for name, process in list(running.items()):
-            took = time.monotonic() - began[name]
-            if took > 60 * MOST_MINUTES:
-                process.kill()
-                print(f"{name} took more than {MOST_MINUTES} minutes and was ended", file=sys.stderr)
-            elif process.poll() is None:
-                continue
-            del running[name]
-            longest = max(longest, took)
-            if not (folder / f"{name}.json").exists():
-                failed.add(name)
-            print(f"{len(read_results(folder))} cells done, last {name} in {took:.0f} s", flush=True)
+    try:
+        while True:
+            done = read_results(study, folder)
+            begun = done.keys() | running.keys() | failed
+            waiting = {cell.name: cell for cell in cells(study, done) if cell.name not in begun}
+            while waiting and len(running) < jobs and time.monotonic() + longest < ends:
+                name = next(iter(waiting))
+                text = json.dumps(dataclasses.asdict(waiting.pop(name)))
+                command = [sys.executable, "-m", "benchmarks.claim_cell", study.data, str(folder), str(work), text]
+                process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                running[name] = process, time.monotonic()
+            if not running:
+                return done, failed
+            time.sleep(1)
+            for name, (process, began) in list(running.items()):
+                took = time.monotonic() - began
+                if took > 60 * MOST_MINUTES:
+                    process.kill()
+                elif process.poll() is None:
+                    continue
+                del running[name]
+                longest = max(longest, took)
+                if not (folder / f"{name}.json").exists():
+                    failed.add(name)
+                print(f"{name} {'failed' if name in failed else 'done'} after {took:.0f} s", flush=True)
+    finally:
+        for process, _ in running.values():
+            process.terminate()
 
 
-def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Cells that are done, by name."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))}
+def read_results(study: Study, folder: Path) -> Done:
+    """Cells of this study that are done; other files in the folder belong to other grids."""
+    results = {path.stem: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
+    return {cell.name: results[cell.name] for cell in cells(study, results) if cell.name in results}
 
 
 # Saying
 
 
-def differences(done: Mapping[str, dict[str, Any]], baseline: str, score: str) -> dict[int, float]:
+def differences(done: Done, baseline: str, score: str) -> dict[int, float]:
     """PCL's score minus the baseline's, by seed, where both are done."""
     rows = {(r["system"], r["seed"]): r["scores"][score] for r in done.values() if r["stage"] == "final"}
     seeds = sorted(seed for system, seed in rows if system == "pcl" and (baseline, seed) in rows)
     return {seed: rows["pcl", seed] - rows[baseline, seed] for seed in seeds}
 
 
-def summarise(study: Study, done: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Leads of PCL over MoCo at equal epochs and at equal time; what was chosen; the machine time spent."""
-    baselines = ("moco", "moco-longer")
+def summarise(study: Study, done: Done) -> dict[str, Any]:
+    """Leads of PCL over MoCo at equal epochs and at equal time; what was chosen; the time spent."""
     leads: dict[str, dict[str, Lead]] = {}
-    for baseline in baselines:
+    for baseline in ("moco", "moco-longer"):
         found = {score: differences(done, baseline, score) for score in SCORES}
         if len(found["knn"]) >= 2:
             leads[baseline] = {score: lead(list(values.values())) for score, values in found.items()}
     return {
         "study": study.name,
-        "data": study.name if study.data != "builtin" else "builtin",
         "seeds": sorted(differences(done, "moco", "knn")),
         "chosen": {system: chosen(study, system, done) for system in ("moco", "pcl")},
+        "seconds_ratio": seconds_ratio(study, done),
         "leads": {b: {s: dataclasses.asdict(value) for s, value in rows.items()} for b, rows in leads.items()},
-        "core_hours": round(sum(r["wall_seconds"] for r in done.values()) / 3600, 2),
         "cells": len(done),
+        "core_hours": round(sum(r["wall_seconds"] for r in done.values()) / 3600, 2),
     }
 
 
-def tables(study: Study, done: Mapping[str, dict[str, Any]]) -> str:
+def tables(study: Study, done: Done) -> str:
     """Everything that is known, as Markdown."""
-    lines = [f"## {study.name}", "", f"{len(done)} cells, {summarise(study, done)['core_hours']} core-hours.", ""]
-    for stage, title in (("choose", "Trials, on held-out images"), ("vary", "One change of the chosen settings")):
-        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for result in done.values():
-            if result["stage"] == stage:
-                groups.setdefault((result["system"], _difference(study, result["settings"])), []).append(result)
-        if groups:
-            lines += [f"### {title}", "", "| system | settings | seeds | kNN % | AMI |", "|---|---|---:|---:|---:|"]
-            for (system, text), results in sorted(groups.items()):
-                knn, ami = (statistics.fmean(r["scores"][s] for r in results) for s in ("knn", "ami"))
-                lines.append(f"| {system} | {text} | {len(results)} | {100 * knn:.1f} | {ami:.3f} |")
-            lines.append("")
-    final = [r for r in done.values() if r["stage"] == "final"]
+    summary = summarise(study, done)
+    lines = [f"## {study.name}", "", f"{len(done)} cells, {summary['core_hours']} core-hours.", ""]
+    lines += _held_out_table(
+        study, done, "choose", "Trials, on held-out images; settings that differ from the common ones"
+    )
+    lines += _held_out_table(study, done, "vary", "One change of the chosen settings, on held-out images")
+    final = sorted((r for r in done.values() if r["stage"] == "final"), key=lambda r: (r["system"], r["seed"]))
     if final:
-        lines += ["### Test images", "", f"| system | seed | epochs | {' | '.join(SCORES)} |"]
-        lines.append("|---|---:|---:|" + "---:|" * len(SCORES))
-        for r in sorted(final, key=lambda r: (r["system"], r["seed"])):
+        lines += ["### Test images", "", f"| system | seed | epochs | seconds | {' | '.join(SCORES)} |"]
+        lines.append("|---|---:|---:|---:|" + "---:|" * len(SCORES))
+        for r in final:
             numbers = " | ".join(f"{r['scores'][s]:.3f}" for s in SCORES)
-            lines.append(f"| {r['system']} | {r['seed']} | {r['settings']['epochs']} | {numbers} |")
-        lines += ["", "| PCL minus | score | mean | std | seeds in favour | lead |", "|---|---|---:|---:|---:|---|"]
-        for baseline, rows in summarise(study, done)["leads"].items():
-            for score, x in rows.items():
-                verdict = "yes" if x["leads"] else "no"
-                counts = f"{x['positive']} of {x['seeds']}"
-                lines.append(f"| {baseline} | {score} | {x['mean']:+.4f} | {x['std']:.4f} | {counts} | {verdict} |")
-        lines.append("")
+            lines.append(
+                f"| {r['system']} | {r['seed']} | {r['settings']['epochs']} | {r['seconds']:.0f} | {numbers} |"
+            )
+        lines += ["", "`moco-longer` has as many epochs as fit into PCL's time.", ""]
+        lines += ["| PCL minus | score | mean | std | seeds in favour | lead |", "|---|---|---:|---:|---:|---|"]
+        for baseline, rows in summary["leads"].items():
+            for name, x in rows.items():
+                found = f"{x['mean']:+.4f} | {x['std']:.4f} | {x['positive']} of {x['seeds']}"
+                lines.append(f"| {baseline} | {name} | {found} | {'yes' if x['leads'] else 'no'} |")
+        lines += ["", *_cluster_table(final)]
     return "\n".join(lines)
 
 
-def _difference(study: Study, settings: Mapping[str, Any]) -> str:
-    """How settings differ from what all cells have in common."""
-    return ", ".join(f"{k} {v}" for k, v in settings.items() if study.common.get(k) != v) or "as common"
+def _held_out_table(study: Study, done: Done, stage: str, title: str) -> list[str]:
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in done.values():
+        usual = study.common if stage == "choose" else chosen(study, result["system"], done) or {}
+        text = ", ".join(f"{k} {v}" for k, v in result["settings"].items() if k not in usual or usual[k] != v)
+        text = re.sub(r"init \S+?(,|$)", r"init from the chosen MoCo\1", text)
+        if result["stage"] == stage:
+            groups.setdefault((result["system"], text or "none"), []).append(result)
+    if not groups:
+        return []
+    lines = [f"### {title}", "", "| system | settings | seeds | kNN % | AMI |", "|---|---|---:|---:|---:|"]
+    for (system, text), results in groups.items():
+        knn, ami = (statistics.fmean(r["scores"][s] for r in results) for s in ("knn", "ami"))
+        lines.append(f"| {system} | {text} | {len(results)} | {100 * knn:.1f} | {ami:.3f} |")
+    return [*lines, ""]
+
+
+def _cluster_table(final: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the clusters are, as means over seeds."""
+    groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
+    for result in final:
+        for entry in result["clusters"]:
+            groups.setdefault((result["system"], entry["when"], entry["k"]), []).append(entry)
+    names = [name for name in next(iter(groups.values()))[0] if name not in ("when", "k")]
+    lines = ["### What the clusters of the training images are", ""]
+    lines += [f"| system | when | k | {' | '.join(names)} |", "|---|---|---:|" + "---:|" * len(names)]
+    for (system, when, k), entries in groups.items():
+        means = " | ".join(f"{statistics.fmean(e[name] for e in entries):.2f}" for name in names)
+        lines.append(f"| {system} | {when} | {k} | {means} |")
+    return [*lines, ""]
 
 
 def main() -> None:
@@ -247,19 +301,23 @@ def main() -> None:
     parser.add_argument("--grid", type=Path, help="default: benchmarks/claims/NAME.yaml, or any.yaml")
     parser.add_argument("--results", type=Path, default=HERE / "results" / "claim", help="where cells are kept")
     parser.add_argument("--work", type=Path, default=Path("runs") / "claim", help="run folders of the trainings")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="cells at once, one thread each")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cells at once, one thread each")
     options = parser.parse_args()
     try:
         study = read_study(options.data, options.grid, options.seeds)
+        open_parts(study.data, seed=0)  # a mistake is better said at once than by every cell
         folder = options.results / study.name
         folder.mkdir(parents=True, exist_ok=True)
-        done = run(study, folder, options.work / study.name, 60 * options.budget, options.jobs)
+        done, failed = run(study, folder, options.work / study.name, 60 * options.budget, options.jobs)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     write_whole(folder / "summary.json", json.dumps(summarise(study, done), indent=2) + "\n")
     write_whole(folder / "tables.md", tables(study, done))
     print(tables(study, done))
+    if failed:
+        print(f"error: {len(failed)} cells failed: {', '.join(sorted(failed))}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """One cell of the claim's study: train, score on images no training saw, look at the clusters, keep a JSON."""
 
+import dataclasses
 import json
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
 
     Args:
         spec: the data.
-        cell: what `benchmarks.claim.Cell` says, and how many images to train on and to hold out.
+        cell: what `benchmarks.claim.Cell` says.
         out: the run folder.
         results: where cells that are done lie, from one of which this one may start.
     """
@@ -39,10 +41,10 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
     began = time.perf_counter()
     seed = cell["seed"]
     train, test = data.open_parts(spec, seed)
-    if cell["images"]:
+    if cell["images"] or cell["held_out"]:
+        train, held_out = data.choose(train, seed, cell["images"] or len(train) - cell["held_out"], cell["held_out"])
         # Settings are chosen on training images that are held out; the test images are for the final cells alone.
-        train, held_out = data.choose(train, seed, cell["images"], cell["held_out"])
-        test = test if cell["stage"] == "final" else held_out
+        test = held_out if cell["held_out"] and cell["stage"] != "final" else test
     run = _train(train, cell, out, results)
     train_features, test_features = (run.features(run.loader(source)).numpy() for source in (train, test))
     row = score(cell["system"], torch.from_numpy(train_features), torch.from_numpy(test_features), train, test)
@@ -62,6 +64,7 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
         "wall_seconds": time.perf_counter() - began,
         "clusters": clusters(run, train),
         "health": run.health.words,
+        "resolved": dataclasses.asdict(run.settings) | {"init": cell["settings"].get("init", "")},
         "git": run.config["git"],
     }
 
@@ -78,13 +81,14 @@ def _train(source: Source, cell: dict[str, Any], out: Path, results: Path) -> Ru
 
 
 def own_seconds(run: Run) -> float:
-    """Time in training, without what was clustered for the record only."""
+    """Time in training, without what was clustered for the record only: medians, as other work may slow an epoch."""
     s = run.settings
-    total = 0.0
+    phases: dict[bool, list[float]] = {True: [], False: []}
     for record in run.metrics:
         for_the_record = s.method == "moco" or record["epoch"] <= s.warmup_epochs
-        total += record["seconds"] - for_the_record * (record["cluster_seconds"] + record["features_seconds"])
-    return total
+        extra = record["cluster_seconds"] + record["features_seconds"]
+        phases[for_the_record].append(record["seconds"] - for_the_record * extra)
+    return sum(len(seconds) * statistics.median(seconds) for seconds in phases.values() if seconds)
 
 
 def linear_probe(train: NDArray[Any], known: NDArray[Any], test: NDArray[Any], truth: NDArray[Any]) -> float:
@@ -102,33 +106,57 @@ def few_shots(
     for draw in range(DRAWS):
         generator = np.random.default_rng([seed, k, draw])
         chosen = np.concatenate([generator.permutation(np.flatnonzero(known == c))[:k] for c in np.unique(known)])
-        model = LinearSVC(C=0.5).fit(normalize(train[chosen]), known[chosen])
+        model = LinearSVC(C=0.5, random_state=0).fit(normalize(train[chosen]), known[chosen])
         scores.append(model.score(normalize(test), truth))
     return float(np.mean(scores))
 
 
 def clusters(run: Run, source: Source) -> list[dict[str, Any]]:
-    """What the clusters are, in the last epoch of warm-up, midway after it, and in the last epoch."""
-    s, labels = run.settings, np.array(source.labels)
+    """What the clusters of the training images are, at each granularity: when warm-up has ended, and at the end.
+
+    Beside them what an image and its nearest other image share, in the same momentum features, at the end.
+    """
+    labels = np.array(source.labels)
     kinds = np.array([label.split("/")[0] for label in source.labels or []])
     looks = appearance(source)
-    epochs = sorted({max(s.warmup_epochs, 1), (s.warmup_epochs + s.epochs) // 2, s.epochs})
+    warm = min(run.settings.warmup_epochs + 1, run.settings.epochs)  # epoch EPOCH begins with assignments/EPOCH
+    moments = {"after warm-up": read_assignments(run.path, warm)}
+    moments["at the end"] = [c.assignment.numpy().astype(np.int32) for c in run.prototypes]
+    nearest = nearest_other(run.embeddings(run.loader(source)))
     seen = []
-    for epoch in (e for e in epochs if e <= s.epochs):
-        record = run.metrics[epoch - 1]
-        for m, assignment in enumerate(read_assignments(run.path, epoch)):
-            seen.append(
-                {
-                    "epoch": epoch,
-                    "k": record["clusters"][m],
-                    "purity": purity(assignment, labels),
-                    "purity_of_kind": purity(assignment, kinds),
-                    "ami": float(adjusted_mutual_info_score(labels, assignment)),
-                    "nmi_with_epoch_before": (record["agreement"] or [None] * (m + 1))[m],
-                    **{f"share_of_{name}": explained(values, assignment) for name, values in looks.items()},
-                }
-            )
+    for when, assignments in moments.items():
+        seen += [
+            {
+                "when": when,
+                "k": int(assignment.max()) + 1,
+                "purity": purity(assignment, labels),
+                "purity_of_kind": purity(assignment, kinds),
+                "ami": float(adjusted_mutual_info_score(labels, assignment)),
+                **{name: explained(values, assignment) for name, values in looks.items()},
+            }
+            for assignment in assignments
+        ]
+    seen.append(
+        {
+            "when": "nearest images, at the end",
+            "k": len(labels),
+            "purity": float((labels[nearest] == labels).mean()),
+            "purity_of_kind": float((kinds[nearest] == kinds).mean()),
+            "ami": 0.0,
+            **{name: likeness(values, values[nearest]) for name, values in looks.items()},
+        }
+    )
     return seen
+
+
+def nearest_other(embeddings: torch.Tensor) -> NDArray[Any]:
+    """For each image the most similar other one; (n,)."""
+    found = []
+    for start in range(0, len(embeddings), 1024):
+        similarity = embeddings[start : start + 1024] @ embeddings.T
+        similarity[torch.arange(len(similarity)), torch.arange(start, start + len(similarity))] = -2
+        found.append(similarity.argmax(dim=1))
+    return torch.cat(found).numpy()
 
 
 def purity(assignment: NDArray[Any], labels: NDArray[Any]) -> float:
@@ -138,27 +166,30 @@ def purity(assignment: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def appearance(source: Source) -> dict[str, NDArray[np.float64]]:
-    """What images may share that is not their class: tone, contrast, and where the matter lies; (n,) each."""
-    grey = np.stack([np.asarray(source.load(i), dtype=np.float64).mean(axis=2).ravel() for i in range(len(source))])
-    side = source.load(0).shape
-    y, x = (axis.ravel() for axis in np.mgrid[: side[0], : side[1]])
-    weight = np.abs(grey - np.median(grey, axis=1, keepdims=True)) + 1e-9
-    total = weight.sum(axis=1)
-    return {
-        "brightness": grey.mean(axis=1),
-        "contrast": grey.std(axis=1),
-        "height": weight @ y / total,
-        "sideways": weight @ x / total,
-    }
+    """What images may share that is not their class: tone, contrast, and how high or far right the matter lies."""
+    rows = []
+    for i in range(len(source)):
+        grey = np.asarray(source.load(i), dtype=np.float64).mean(axis=2)
+        y, x = (axis / (length - 1) for axis, length in zip(np.indices(grey.shape), grey.shape, strict=True))
+        weight = np.abs(grey - np.median(grey)) + 1e-9
+        rows.append([grey.mean(), grey.std(), np.average(y, weights=weight), np.average(x, weights=weight)])
+    return dict(zip(("brightness", "contrast", "height", "sideways"), np.array(rows).T, strict=True))
 
 
 def explained(values: NDArray[np.float64], assignment: NDArray[Any]) -> float:
     """Share of the variance of `values` that lies between clusters, less what clusters drawn at random would take."""
     k, n = len(np.unique(assignment)), len(values)
+    if k == n or values.std() == 0:
+        return 0.0
     sizes = np.bincount(assignment)
     means = np.bincount(assignment, weights=values) / np.maximum(sizes, 1)
     between = float((sizes * (means - values.mean()) ** 2).sum() / ((values - values.mean()) ** 2).sum())
     return 1 - (1 - between) * (n - 1) / (n - k)
+
+
+def likeness(values: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """1 where pairs have the same value, 0 where they differ as much as random pairs do."""
+    return float(1 - ((values - others) ** 2).mean() / (2 * values.var())) if values.std() > 0 else 0.0
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -167,7 +198,7 @@ def main(arguments: Sequence[str]) -> None:
 
     spec, results, work, text = arguments
     cell = json.loads(text)
-    name = Cell(*(cell[field] for field in ("stage", "system", "settings", "seed"))).name
+    name = Cell(**cell).name
     result = run_cell(spec, cell, Path(work) / name, Path(results))
     write_whole(Path(results) / f"{name}.json", json.dumps(result, indent=1) + "\n")
 
