@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protonce.data.sources import Source, open_source, split
+from protonce.data.sources import Source, check_apart, open_source, split
 from protonce.errors import UserError
 
 PARTS = (("train", "test"), ("train", "val"), ("train.zip", "test.zip"), ("train.zip", "val.zip"))
@@ -45,6 +45,7 @@ def open_parts(data: str, seed: int) -> tuple[Source, Source]:
         parts = (open_source(both[0][0]), open_source(both[0][1])) if both else split(open_source(data), seed=0)
     if parts[0].labels is None or parts[1].labels is None:
         raise UserError(f"{data} has no labels, without which nothing can be compared; use one folder a class")
+    check_apart(*parts)
     return parts
 
 

@@ -1,13 +1,19 @@
 """The study of benchmarks/claim.py: what it trains, what it chooses and what it keeps, without hours of training."""
 
+import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from sklearn.svm import LinearSVC
+
 from benchmarks import claim, claim_cell, data
 from benchmarks.claim import Cell
-
+from protonce.compare import score
+from protonce.data.sources import open_source
 from protonce.errors import UserError
 
 GRID = {
@@ -29,8 +35,10 @@ def study(tmp_path, **changes):
 
 def result(cell, knn, ami=0.3, seconds=100.0):
     scores = dict.fromkeys(claim.SCORES, 0.5) | {"knn": knn, "ami": ami}
-    parts = {"stage": cell.stage, "system": cell.system, "settings": cell.settings, "seed": cell.seed}
-    return {**parts, "scores": scores, "seconds": seconds, "wall_seconds": 3600.0}
+    clusters = [{"when": "at the end", "k": 30, "purity": 0.4}]
+    return {
+        **dataclasses.asdict(cell), "scores": scores, "seconds": seconds, "wall_seconds": 3600.0, "clusters": clusters
+    }  # fmt: skip
 
 
 def test_every_grid_gives_both_systems_as_many_trials():
@@ -72,7 +80,7 @@ def test_the_best_of_held_out_knn_and_ami_is_chosen_and_moco_gets_pcls_time(tmp_
 def test_differences_are_paired_by_seed(tmp_path):
     done = {}
     for system, seed, knn in (("moco", 0, 0.5), ("pcl", 0, 0.6), ("moco", 1, 0.7), ("pcl", 1, 0.6), ("pcl", 2, 0.9)):
-        cell = Cell("final", system, {"epochs": 10}, seed)
+        cell = Cell("final", system, {"epochs": 10}, seed, 0, 0)
         done[cell.name] = result(cell, knn)
     assert claim.differences(done, "moco", "knn") == pytest.approx({0: 0.1, 1: -0.1})
     found = claim.summarise(study(tmp_path), done)
@@ -88,7 +96,7 @@ def test_a_cell_that_is_done_is_not_trained_again(tmp_path, monkeypatch):
     class Process:
         def __init__(self, command, env):
             cell = json.loads(command[-1])
-            found = Cell(cell["stage"], cell["system"], cell["settings"], cell["seed"])
+            found = Cell(**cell)
             begun.append(found.name)
             (tmp_path / f"{found.name}.json").write_text(json.dumps(result(found, 0.5)))
 
@@ -98,22 +106,60 @@ def test_a_cell_that_is_done_is_not_trained_again(tmp_path, monkeypatch):
     monkeypatch.setattr(claim.subprocess, "Popen", Process)
     monkeypatch.setattr(claim.time, "sleep", lambda seconds: None)
     s = study(tmp_path)
-    assert claim.run(s, tmp_path, tmp_path, budget=-1, jobs=2) == {}, "no budget, no training"
-    done = claim.run(s, tmp_path, tmp_path, budget=60, jobs=2)
+    assert claim.run(s, tmp_path, tmp_path, budget=-1, jobs=2) == ({}, set()), "no budget, no training"
+    done, failed = claim.run(s, tmp_path, tmp_path, budget=60, jobs=2)
+    assert not failed
     assert len(begun) == len(set(begun)) == len(done) == 8 + 6 + 4
     claim.run(s, tmp_path, tmp_path, budget=60, jobs=2)
     assert len(begun) == 18
 
+    other = dataclasses.replace(s, images=50, held_out=20)
+    assert claim.read_results(other, tmp_path) == {}, "another size of the data is another study"
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_trained(tmp_path, monkeypatch):
+    class Process:
+        def __init__(self, command, env):
+            found = Cell(**json.loads(command[-1]))
+            if found.settings["lr"] != 0.2:
+                (tmp_path / f"{found.name}.json").write_text(json.dumps(result(found, 0.5)))
+
+        def poll(self):
+            return 1
+
+    monkeypatch.setattr(claim.subprocess, "Popen", Process)
+    monkeypatch.setattr(claim.time, "sleep", lambda seconds: None)
+    done, failed = claim.run(study(tmp_path), tmp_path, tmp_path, budget=60, jobs=2)
+    assert len(done) == 6
+    assert len(failed) == 2
+
+
+def test_a_study_that_would_choose_by_the_test_images_is_refused(tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text(yaml.safe_dump(GRID))
+    with pytest.raises(UserError, match="it would choose by the test"):
+        claim.read_study("photos/", path, None)
+    with pytest.raises(UserError, match="there is no grid"):
+        claim.read_study("builtin", tmp_path / "absent.yaml", None)
+
 
 @pytest.mark.slow
-def test_a_cell_from_training_to_its_scores(tmp_path, photos):
+def test_a_cell_from_training_to_its_scores(tmp_path, photos, monkeypatch):
     settings = {"recipe": "small-v2", "backbone": "resnet10t", "width": 4, "image_size": 16, "clusters": [3, 6]}
     settings |= {"batch_size": 16, "epochs": 2, "warmup_epochs": 1}
     cell = {"stage": "choose", "system": "pcl", "settings": settings, "seed": 0, "images": 24, "held_out": 8}
+    scored = []
+    monkeypatch.setattr(claim_cell, "score", lambda *given: scored.append(given) or score(*given))
     found = claim_cell.run_cell(str(photos), cell, tmp_path / "run", tmp_path)
     assert set(found["scores"]) == set(claim.SCORES)
     assert 0 < found["seconds"] < found["wall_seconds"]
-    assert [(c["epoch"], c["k"]) for c in found["clusters"]] == [(1, 3), (1, 6), (2, 3), (2, 6)]
+    assert [c["k"] for c in found["clusters"]] == [3, 6, 3, 6, 24]
+    train, test = data.open_parts(str(photos), seed=0)
+    chosen, held_out = data.choose(train, 0, 24, 8)
+    assert (scored[0][3].names, scored[0][4].names) == (chosen.names, held_out.names)
+    final = {**cell, "stage": "final"}
+    claim_cell.run_cell(str(photos), final, tmp_path / "run", tmp_path)
+    assert (scored[1][3].names, scored[1][4].names) == (chosen.names, test.names)
 
     (tmp_path / "first.json").write_text(json.dumps(found))
     second = {**cell, "settings": {**settings, "init": "first", "warmup_epochs": 0}}
@@ -161,8 +207,46 @@ def test_what_clusters_share():
     assert claim_cell.explained(which + noise, which) == pytest.approx(8.25 / 9.25, abs=0.02)
 
 
-def test_few_shots_use_k_images_a_class():
+def test_nearest_images_and_their_likeness():
+    v = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    assert claim_cell.nearest_other(v).tolist() == [1, 0, 3, 2]
+    values = np.random.default_rng(0).normal(size=5000)
+    assert claim_cell.likeness(values, values) == 1
+    assert claim_cell.likeness(values, np.roll(values, 1)) == pytest.approx(0, abs=0.05)
+
+
+def test_what_images_look_like():
+    low, bright = np.zeros((5, 3, 3), np.uint8), np.full((5, 3, 3), 200, np.uint8)
+    low[4] = 100  # the matter lies in the last row
+    looks = claim_cell.appearance(open_source(np.stack([low, bright])))
+    assert looks["height"] == pytest.approx([1.0, 0.5], abs=1e-3)
+    assert looks["sideways"] == pytest.approx([0.5, 0.5], abs=1e-3)
+    assert looks["brightness"] == pytest.approx([20.0, 200.0])
+    assert looks["contrast"] == pytest.approx([40.0, 0.0])
+
+
+def test_own_seconds_leave_out_what_was_for_the_record(trained):
+    took = {1: 10.0, 2: 90.0, 3: 11.0, 4: 13.0, 5: 12.0}
+    run = SimpleNamespace(
+        settings=dataclasses.replace(trained.settings, warmup_epochs=2, method="pcl"),
+        metrics=[{"epoch": e, "seconds": s, "cluster_seconds": 1.0, "features_seconds": 2.0} for e, s in took.items()],
+    )
+    assert claim_cell.own_seconds(run) == 2 * 47 + 3 * 12  # warm-up: 7 and 87; after it: 11, 13, 12
+    run.settings = dataclasses.replace(run.settings, method="moco")
+    assert claim_cell.own_seconds(run) == 5 * 9  # the median of 7, 87, 8, 10, 9
+
+
+def test_few_shots_use_k_images_a_class(monkeypatch):
+    seen = []
+
+    class Machine(LinearSVC):
+        def fit(self, x, y):
+            seen.append(sorted(y.tolist()))
+            return super().fit(x, y)
+
+    monkeypatch.setattr(claim_cell, "LinearSVC", Machine)
     train = np.concatenate([np.full((20, 2), c) + [[0, 1]] * 20 for c in (0.0, 5.0)])
     labels = np.repeat(["a", "b"], 20)
-    assert claim_cell.few_shots(train, labels, train, labels, 1, seed=0) == 1
+    assert claim_cell.few_shots(train, labels, train, labels, 2, seed=0) == 1
+    assert seen == [["a", "a", "b", "b"]] * 5
     assert claim_cell.linear_probe(train, labels, train, labels) == 1

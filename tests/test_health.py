@@ -12,7 +12,7 @@ from torch import nn
 
 import protonce
 from conftest import SMALL, stripes
-from protonce import health
+from protonce import health, training
 from protonce.errors import UserError
 from protonce.prototypes import Prototypes, e_step
 
@@ -93,9 +93,30 @@ def test_every_signal_is_in_metrics_jsonl(trained):
     assert lines[2]["largest_cluster"][1] == np.bincount(saved[1]).max()
 
 
-def test_the_effective_rank_is_that_of_the_momentum_features(trained, photos):
+def test_the_last_line_is_about_the_momentum_features_of_the_end(trained, photos, monkeypatch):
+    """By hand: the encoder that training left, and the clusters with which its last epoch began."""
     embeddings = trained.embeddings(trained.loader(photos))
-    assert trained.metrics[-1]["effective_rank"] == pytest.approx(health.effective_rank(embeddings), rel=1e-4)
+    last = trained.metrics[-1]
+    assert last["effective_rank"] == pytest.approx(health.effective_rank(embeddings), rel=1e-4)
+
+    seen = []
+    monkeypatch.setattr(health, "after_m_step", lambda v, clusters, logs: seen.append((v, clusters)) or {})
+    monkeypatch.setattr(health, "after_e_step", lambda v, clusters, *rest: seen.append((v, clusters)) or {})
+    monkeypatch.setattr(training, "_warn", lambda reporter, out, condition: condition)
+    monkeypatch.setattr(protonce.Run, "health", health.Verdict("healthy", ""))
+    protonce.train(photos, trained.path.parent / "again", epochs=3, warmup_epochs=1, quiet=True, **SMALL)
+    (before, clusters), (after, same) = seen[-2:]
+    assert same is clusters
+    torch.testing.assert_close(after, embeddings)
+    assert health.bound(before, clusters) == pytest.approx(last["bound_before"], rel=1e-4)
+    assert health.bound(after, clusters) == pytest.approx(last["bound_after"], rel=1e-4)
+
+
+def test_runs_of_before_health_are_not_judged(trained, tmp_path):
+    (tmp_path / "config.yaml").write_text((trained.path / "config.yaml").read_text())
+    old = {"epoch": 1, "loss": 2.0, "instance": 2.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(old) + "\n" + json.dumps(trained.metrics[-1]) + "\n")
+    assert protonce.load(tmp_path).health.state == health.verdict(trained.metrics[-1:], 16).state
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +196,6 @@ def record(epoch, instance, rank=20.0, **more):
         ([record(1, 4.0), record(2, 3.0), record(3, 3.6)], "diverging", "since epoch 2"),
         ([record(1, 4.0), record(2, 3.0), record(3, 3.4)], "healthy", "with loss 3.40 (guessing: 5.00)"),
         ([record(1, 4.99, rank=1.01)], "collapsed", "this may pass"),
-        ([record(1, 3.0, bound_after=1.1)], "healthy", "moved images away"),
         ([record(1, 3.0, cluster_entropy=[0.5])], "healthy", "very uneven"),
     ],
 )
@@ -185,13 +205,16 @@ def test_words(records, state, words):
     assert words in found.words
 
 
-def test_a_run_with_prototypes_alone_is_judged_by_equation_10():
-    bounds = [{**record(e, 0.0), "bound_after": b} for e, b in ((1, 1.0), (2, 1.3))]
-    for line in bounds:
+def test_a_run_with_prototypes_alone_is_judged_by_their_term_after_warm_up():
+    warm = record(1, 0.5)
+    later = [{**record(e, 0.0), "prototype": loss} for e, loss in ((2, 1.0), (3, 1.1), (4, 1.3))]
+    for line in later:
         del line["instance"]
-    found = health.verdict(bounds, dim=128)
+    assert health.verdict([warm, *later[:2]], dim=128).state == "healthy"
+    found = health.verdict([warm, *later], dim=128)
     assert found.state == "diverging"
-    assert "prototype is told from the others with loss 1.30 (guessing: 1.40)" in found.words
+    assert "its prototype is told from the others with loss 1.30 (guessing: 1.40)" in found.words
+    assert "since epoch 2" in found.words
 
 
 def test_a_run_without_an_epoch_has_no_health(trained, tmp_path):

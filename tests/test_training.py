@@ -258,19 +258,21 @@ def test_instance_only_runs_are_clustered_for_the_record(photos, tmp_path):
     assert len(run.prototypes) == 2
 
 
-@pytest.mark.parametrize("init", ["fresh", "warm"])
-@pytest.mark.parametrize("stop_after", [1, 2, 3])
-def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
-    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
-    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
-    save = checkpoints.save
-
+def stop_after_saving(save, stop_after):
     def save_and_stop(folder, epoch, *rest):
         save(folder, epoch, *rest)
         if epoch == stop_after:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoints, "save", save_and_stop)
+    return save_and_stop
+
+
+@pytest.mark.parametrize("init", ["fresh", "warm"])
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
+    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
+    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, stop_after))
     with pytest.raises(KeyboardInterrupt):
         protonce.train(photos, tmp_path / "halves", quiet=True, **settings)
     monkeypatch.undo()
@@ -280,11 +282,9 @@ def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, sto
     halves = protonce.train(photos, tmp_path / "halves", resume=True, quiet=True, **settings)
     for name in ("encoder.safetensors", "encoder.json", "prototypes.npz", "images.csv"):
         assert (whole.path / name).read_bytes() == (halves.path / name).read_bytes(), name
-    losses = [
-        [json.loads(line)["loss"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-        for run in (whole, halves)
-    ]
-    assert losses[0] == losses[1]
+    lines = [[{k: v for k, v in line.items() if "seconds" not in k} for line in run.metrics] for run in (whole, halves)]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 3
 
 
 @pytest.mark.slow
@@ -317,6 +317,20 @@ def test_a_killed_process_resumes_to_the_byte(photos, tmp_path):
     subprocess.run([*command, "--out", str(tmp_path / "killed"), "--resume"], check=True, capture_output=True)
     whole, killed = ((tmp_path / name / "encoder.safetensors").read_bytes() for name in ("whole", "killed"))
     assert whole == killed
+
+
+def test_resuming_keeps_what_auto_chose_when_the_run_began(photos, tmp_path, monkeypatch):
+    from protonce import auto
+
+    kept = {k: v for k, v in SMALL.items() if k not in ("clusters", "batch_size")}
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, 1))
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(photos, tmp_path / "r", epochs=2, quiet=True, **kept)
+    monkeypatch.undo()
+    monkeypatch.setattr(auto, "_clusters", lambda n: [2, 3])  # a later version
+    run = protonce.train(photos, tmp_path / "r", epochs=2, quiet=True, resume=True, **kept)
+    assert len(run.settings.clusters) == 3
+    assert run.finished
 
 
 def test_resume_where_nothing_was_saved_starts_at_the_beginning(photos, tmp_path):

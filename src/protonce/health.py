@@ -13,7 +13,7 @@ from protonce.losses import prototype_logits
 from protonce.prototypes import Prototypes
 
 SAMPLE = 10_000  # images over which eq. 10 is averaged: its matrix is images x prototypes
-BLOCK = 1024  # of them at once
+BLOCK = 1 << 24  # of its entries at once
 
 Record = Mapping[str, Any]  # a line of metrics.jsonl
 
@@ -58,14 +58,14 @@ def after_m_step(features: Tensor, clusters: Sequence[Prototypes], logs: Mapping
 def bound(features: Tensor, clusters: Sequence[Prototypes]) -> float:
     """Eq. 10 over all prototypes, for momentum features in place of v, averaged over images and granularities.
 
-    It is the negative of the bound of the convergence proof, but for constants: an M-step should lower it. Up to
-    SAMPLE images, evenly spread over the data.
+    It is the negative of the bound of the convergence proof, but for constants. Up to SAMPLE images, evenly spread
+    over the data.
     """
     n = len(features)
     chosen = torch.arange(n) if n <= SAMPLE else torch.linspace(0, n - 1, SAMPLE).long()
     total = 0.0
     for c in clusters:
-        for block in chosen.split(BLOCK):
+        for block in chosen.split(max(BLOCK // len(c.centroids), 1)):
             v = features[block].to(c.centroids.device)  # (b, d)
             logits = prototype_logits(v, c.centroids, c.concentration, c.assignment[block])  # (b, 1 + k)
             total += float(F.cross_entropy(logits, torch.zeros_like(c.assignment[block]), reduction="sum"))
@@ -74,7 +74,7 @@ def bound(features: Tensor, clusters: Sequence[Prototypes]) -> float:
 
 def evenness(assignment: Tensor) -> float:
     """Entropy of the cluster sizes as a share of the most it could be, log k; 1: all are of one size."""
-    sizes = torch.bincount(assignment).double()
+    sizes = torch.bincount(assignment).cpu().double()  # Apple's GPUs have no float64
     share = sizes / sizes.sum()
     return float(torch.special.entr(share).sum() / math.log(len(sizes))) if len(sizes) > 1 else 1.0
 
@@ -91,8 +91,8 @@ def effective_rank(features: Tensor) -> float:
 
     1: all features are alike up to their sign, the encoder has collapsed; d: they fill the sphere evenly.
     """
-    moment = (features.T @ features).double()  # (d, d), not centred: a common direction counts as collapse
-    spectrum = torch.linalg.eigvalsh(moment.cpu()).clamp(min=0)
+    moment = (features.T @ features).cpu().double()  # (d, d), not centred: a common direction counts as collapse
+    spectrum = torch.linalg.eigvalsh(moment).clamp(min=0)
     return float(torch.special.entr(spectrum / spectrum.sum()).sum().exp())
 
 
@@ -113,8 +113,13 @@ RISEN = 0.1  # by how much that share may rise above its lowest
 def verdict(records: Sequence[Record], dim: int) -> Verdict:
     """Judge a run by its lines of metrics.jsonl, at least one; `dim` is that of the embedding."""
     last = records[-1]
-    shares = [_loss_share(record) for record in records]
+    term = "instance" if "instance" in last else "prototype"
+    alike = [record for record in records if term in record]  # a warm-up knows no prototypes
+    # The loss as a share of what guessing gives, which an untrained and a collapsed model have.
+    shares = [record[term] / record[f"{term}_chance"] if record[f"{term}_chance"] else 1.0 for record in alike]
     lowest, rank = min(shares), last["effective_rank"]
+    what = {"instance": "an image is told from the others", "prototype": "its prototype is told from the others"}[term]
+    told = f"{what} with loss {last[term]:.2f} (guessing: {last[f'{term}_chance']:.2f})"
     if rank < COLLAPSED and abs(shares[-1] - 1) < 1 - IDLE:  # as good as guessing, no better and no worse
         cure = "this may pass" if len(records) < EARLY else "start again with a smaller lr or prototype_weight"
         return Verdict(
@@ -123,33 +128,17 @@ def verdict(records: Sequence[Record], dim: int) -> Verdict:
             f"{cure}, unless the images are in fact alike",
         )
     if shares[-1] > lowest + RISEN:
+        best = alike[shares.index(lowest)]["epoch"]
         return Verdict(
             "diverging",
-            f"diverging: {_told_apart(last)}, and the loss has grown since epoch "
-            f"{records[shares.index(lowest)]['epoch']}; start again with a smaller lr or prototype_weight",
+            f"diverging: {told}, and the loss has grown since epoch {best}; "
+            "start again with a smaller lr or prototype_weight",
         )
     if shares[-1] > IDLE:
         return Verdict(
-            "idle",
-            f"nothing learnt yet: {_told_apart(last)}; give it more epochs, a larger lr, or views that change less",
+            "idle", f"nothing learnt yet: {told}; give it more epochs, a larger lr, or views that change less"
         )
-    return Verdict("healthy", f"healthy: {_told_apart(last)}; effective rank {rank:.0f} of {dim}; {_clusters(last)}")
-
-
-def _loss_share(record: Record) -> float:
-    """The loss as a share of the loss that guessing gives, which is that of an untrained or collapsed model."""
-    if "instance" in record:
-        return float(record["instance"] / record["instance_chance"]) if record["instance_chance"] else 1.0
-    return float(record["bound_after"] / record["prototype_chance"]) if record["prototype_chance"] else 1.0
-
-
-def _told_apart(record: Record) -> str:
-    if "instance" in record:
-        others = math.exp(record["instance_chance"]) - 1
-        told = f"an image is told from {others:,.0f} others with loss {record['instance']:.2f}"
-        return f"{told} (guessing: {record['instance_chance']:.2f})"
-    told = f"an image's prototype is told from the others with loss {record['bound_after']:.2f}"
-    return f"{told} (guessing: {record['prototype_chance']:.2f})"
+    return Verdict("healthy", f"healthy: {told}; effective rank {rank:.0f} of {dim}; {_clusters(last)}")
 
 
 def _clusters(record: Record) -> str:
@@ -163,6 +152,4 @@ def _clusters(record: Record) -> str:
         if record["agreement"]:
             text += f", NMI {record['agreement'][m]:.2f} with the epoch before"
         parts.append(text)
-    if record["bound_after"] > record["bound_before"]:
-        parts.append("the last epoch moved images away from their prototypes")
     return "; ".join(parts)

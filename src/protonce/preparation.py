@@ -53,7 +53,7 @@ def prepare(
         if recipe not in (None, before):
             raise UserError(f"{out} was begun with recipe {before}, not {recipe}; resume it with the same")
         recipe = before
-        settings = {**previous.config["asked"], **settings}
+        settings = {**previous.config["asked"], **_decided(previous), **settings}
     # Checked before the data is looked at; a recipe that is yet to be chosen says nothing of what is needed here.
     given = Settings.from_mapping({**(read_recipe(recipe) if recipe else {}), **settings}, "protonce")
     device = _device(given.device)
@@ -92,6 +92,13 @@ def _previous(out: Path, resume: bool) -> Run | None:
     if run.hardly_begun(out):
         return None
     return Run(out)
+
+
+def _decided(previous: Run) -> dict[str, object]:
+    """What `auto` chose when the run began, for the data: another version may choose otherwise. Not for the machine."""
+    machine = ("device", "precision", "kmeans_engine", "workers")
+    asked = previous.config["asked"]
+    return {k: getattr(previous.settings, k) for k, v in asked.items() if v == "auto" and k not in machine}
 
 
 def _check_same(previous: Run, source: Source, resolved: Resolved, own: Mapping[str, bool]) -> None:

@@ -53,8 +53,8 @@ class Reporter:
             self.say(f"resuming after epoch {first_epoch} of {epochs}")
 
     def clustering(self, epoch: int) -> None:
-        """The E-step begins."""
-        self.bar.update(self.task, description=f"epoch {epoch + 1}/{self.epochs}", text="clustering")
+        """The E-step of an epoch begins: features of all images, then k-means; after the last epoch once more."""
+        self.bar.update(self.task, description=f"epoch {min(epoch + 1, self.epochs)}/{self.epochs}", text="clustering")
         self._mark = time.perf_counter()
 
     def clustered(self) -> None:

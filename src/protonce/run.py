@@ -80,9 +80,10 @@ class Run:
         Raises:
             UserError: no epoch has ended yet.
         """
-        if not self.metrics:
+        records = [record for record in self.metrics if "effective_rank" in record]  # early versions did not look
+        if not records:
             raise UserError(f"no epoch of {self.path} has ended yet; continue it with --resume")
-        return verdict(self.metrics, self.settings.dim)
+        return verdict(records, self.settings.dim)
 
     @functools.cached_property
     def encoders(self) -> tuple[Encoder, Encoder]:
@@ -272,12 +273,12 @@ def append_metrics(path: Path, record: Mapping[str, object]) -> None:
 
 
 def _rounded(value: Any) -> Any:
-    """Six places: more would say nothing, and a log should be readable."""
+    """Six digits: more would say nothing, and a log should be readable."""
     if isinstance(value, Mapping):
         return {name: _rounded(v) for name, v in value.items()}
     if isinstance(value, list):
         return [_rounded(v) for v in value]
-    return round(value, 6) if isinstance(value, float) else value
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def cut_metrics(path: Path, epochs: int) -> None:

@@ -109,11 +109,11 @@ def _fit(
     reporter.begin(settings.epochs, len(loader) // settings.batch_size, start)
 
     with reporter:
-        state = "healthy"
+        condition = "healthy"
+        reporter.clustering(start)
         features = _momentum_features(method, loader)  # V'
         for epoch in range(start, settings.epochs):
             began = time.perf_counter()
-            reporter.clustering(epoch)
             prototypes = method.e_step(epoch, lambda: features)  # noqa: B023 - it is called at once
             # An epoch that trains without prototypes is clustered all the same, for the record.
             clusters = prototypes if prototypes is not None else method.cluster(epoch, features)
@@ -125,11 +125,12 @@ def _fit(
             reporter.clustered()
 
             logs = _m_steps(fabric, method, optimizer, loader, epoch, prototypes, reporter)
-            if not math.isfinite(logs["loss"]):
-                raise UserError(f"the loss of epoch {epoch + 1} is {logs['loss']}; start a new run with a smaller lr")
             stepped = time.perf_counter()
+            reporter.clustering(epoch + 1)
             features = _momentum_features(method, loader)  # V' at the end of this epoch, and for the next E-step
             featured = time.perf_counter()
+            if not math.isfinite(logs["loss"]) or not features.isfinite().all():
+                raise UserError(f"the loss of epoch {epoch + 1} is {logs['loss']}; start a new run with a smaller lr")
             signals |= health.after_m_step(features, clusters, logs)
             record = {
                 "epoch": epoch + 1,
@@ -145,9 +146,8 @@ def _fit(
             run.append_metrics(out, record)
             checkpoints.save(out / "checkpoints", epoch + 1, method, optimizer, fabric.strategy.precision)
             reporter.epoch(record)
-            state = _warn(reporter, out, state)
+            condition = _warn(reporter, out, condition)
 
-        reporter.clustering(settings.epochs - 1)
         final = method.cluster(settings.epochs, features)
     run.write_prototypes(out, final)
     run.finish(out, method.query.state_dict(), method.momentum, own_backbone, settings)

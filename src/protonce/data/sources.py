@@ -383,3 +383,16 @@ def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source
     order = _order(len(source), "split", seed)
     n_test = max(round(share * len(source)), 1)
     return source.subset(np.sort(order[n_test:])), source.subset(np.sort(order[:n_test]))
+
+
+def check_apart(labelled: Source, tested: Source) -> None:
+    """Files shared by train and test are an error: a test on known answers tests nothing.
+
+    Raises:
+        UserError: there are such files.
+    """
+    shared = set(labelled.files or []) & set(tested.files or [])
+    if shared:
+        raise UserError(
+            f"{len(shared)} files are among the training and the test images, one of them {min(shared)}; part them"
+        )

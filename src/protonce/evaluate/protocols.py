@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from protonce.data.sources import Source, open_source, split
+from protonce.data.sources import Source, check_apart, open_source, split
 from protonce.errors import UserError
 from protonce.evaluate.knn import knn_accuracy
 from protonce.files import write_whole
@@ -70,7 +70,7 @@ def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Sourc
     labelled = run.source() if train is None else open_source(train, "train", seed)
     if test is not None:
         tested = open_source(test, "test", seed)
-        _check_apart(labelled, tested)
+        check_apart(labelled, tested)
         unknown = set(_labels(tested)) - set(_labels(labelled))
         if unknown == set(_labels(tested)):
             raise UserError(
@@ -84,15 +84,6 @@ def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Sourc
     labelled, tested = split(labelled, seed)
     seen = "" if train else ", all of them seen in training, without labels"
     return labelled, tested, f"test images are a random fifth of {data}{seen}"
-
-
-def _check_apart(labelled: Source, tested: Source) -> None:
-    """Files shared by train and test are an error: a test on known answers tests nothing."""
-    shared = set(labelled.files or []) & set(tested.files or [])
-    if shared:
-        raise UserError(
-            f"{len(shared)} files are among the training and the test images, one of them {min(shared)}; part them"
-        )
 
 
 def _labels(source: Source) -> list[str]:
