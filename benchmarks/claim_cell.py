@@ -45,7 +45,9 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
         train, held_out = data.choose(train, seed, cell["images"] or len(train) - cell["held_out"], cell["held_out"])
         # Settings are chosen on training images that are held out; the test images are for the final cells alone.
         test = held_out if cell["held_out"] and cell["stage"] != "final" else test
+    trained = time.perf_counter()
     run = _train(train, cell, out, results)
+    trained = time.perf_counter() - trained
     train_features, test_features = (run.features(run.loader(source)).numpy() for source in (train, test))
     row = score(cell["system"], torch.from_numpy(train_features), torch.from_numpy(test_features), train, test)
     assert train.labels is not None
@@ -61,8 +63,9 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
         **cell,
         "scores": scores,
         "seconds": own_seconds(run),
-        "wall_seconds": time.perf_counter() - began,
         "clusters": clusters(run, train),
+        # All epochs, those before an interruption too, and what was done around them.
+        "wall_seconds": sum(m["seconds"] for m in run.metrics) + time.perf_counter() - began - trained,
         "health": run.health.words,
         "resolved": dataclasses.asdict(run.settings) | {"init": cell["settings"].get("init", "")},
         "git": run.config["git"],
