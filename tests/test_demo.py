@@ -1,13 +1,15 @@
 """`protonce demo`, from the command to its files; short, but whole."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import protonce
-from protonce import config
+from protonce import config, demo
 from protonce.cli import main
 from protonce.data import builtin
 from protonce.encoder import build
@@ -68,6 +70,21 @@ def test_demo(short_demo, tmp_path, capsys):
     assert json.loads((out / "demo.json").read_text())["rows"] == rows
     assert main(["demo", "--out", str(out), "--seed", "4"]) == 2
     assert "another seed" in capsys.readouterr().err
+
+
+def test_the_demo_has_the_settings_of_the_study_and_says_what_it_found():
+    folder = Path(__file__).parents[1] / "benchmarks" / "results" / "claim" / "builtin"
+    summary = json.loads((folder / "summary.json").read_text())
+    knn, ami = (summary["leads"]["moco"][score] for score in ("knn", "ami"))
+    told = {"seeds": knn["seeds"], "knn": knn["positive"], "ami": ami["positive"]}
+    assert told == demo.STUDY
+    recipe = dataclasses.asdict(config.Settings.from_mapping(config.read_recipe("demo"), "demo"))
+    only_pcls = {"clusters", "prototype_weight", "ramp_epochs", "warmup_epochs"}
+    for system, settings in summary["chosen"].items():
+        asked = {**config.read_recipe(settings["recipe"]), **{k: v for k, v in settings.items() if k != "recipe"}}
+        for name, value in dataclasses.asdict(config.Settings.from_mapping(asked, "study")).items():
+            if system == "pcl" or name not in only_pcls:
+                assert recipe[name] == value, (system, name)
 
 
 def test_the_demo_leaves_other_folders_alone(tmp_path, capsys):
