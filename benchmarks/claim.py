@@ -142,22 +142,21 @@ def chosen(study: Study, system: str, done: Done) -> dict[str, Any] | None:
 
 
 def seconds_ratio(study: Study, done: Done) -> float | None:
-    """Seconds an epoch of PCL takes for one of MoCo, both with the chosen settings; None until that is known.
+    """Seconds an epoch of PCL takes for one of MoCo; None until all seeds are trained.
 
-    By the cells of the choosing seeds, or where there are none by the final ones of the first seed.
+    The median over the final pairs, which are trained side by side: other work on the machine slows both.
     """
     moco, pcl = chosen(study, "moco", done), chosen(study, "pcl", done)
     if moco is None or pcl is None:
         return None
-    stage, seeds = ("choose", study.choosing_seeds) if study.choosing_seeds else ("final", study.seeds[:1])
-    trained = {"moco": moco if study.choosing_seeds else _recorded(moco, pcl), "pcl": pcl}
-    seconds = {}
-    for system, settings in trained.items():
-        names = [_cell(study, stage, system, settings, seed).name for seed in seeds]
-        if any(name not in done for name in names):
+    ratios = []
+    for seed in study.seeds:
+        pair = [_cell(study, "final", "pcl", pcl, seed), _cell(study, "final", "moco", _recorded(moco, pcl), seed)]
+        if any(cell.name not in done for cell in pair):
             return None
-        seconds[system] = statistics.fmean(done[name]["seconds"] / settings["epochs"] for name in names)
-    return seconds["pcl"] / seconds["moco"]
+        ours, theirs = (done[cell.name]["seconds"] / cell.settings["epochs"] for cell in pair)
+        ratios.append(ours / theirs)
+    return statistics.median(ratios)
 
 
 # Running
@@ -262,12 +261,11 @@ def tables(study: Study, done: Done) -> str:
 
 def _held_out_table(study: Study, done: Done, stage: str, title: str) -> list[str]:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for result in done.values():
+    for result in (r for r in done.values() if r["stage"] == stage):
         usual = study.common if stage == "choose" else chosen(study, result["system"], done) or {}
         text = ", ".join(f"{k} {v}" for k, v in result["settings"].items() if k not in usual or usual[k] != v)
         text = re.sub(r"init \S+?(,|$)", r"init from the chosen MoCo\1", text)
-        if result["stage"] == stage:
-            groups.setdefault((result["system"], text or "none"), []).append(result)
+        groups.setdefault((result["system"], text or "none"), []).append(result)
     if not groups:
         return []
     lines = [f"### {title}", "", "| system | settings | seeds | kNN % | AMI |", "|---|---|---:|---:|---:|"]
