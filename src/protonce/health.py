@@ -49,9 +49,7 @@ def after_m_step(features: Tensor, clusters: Sequence[Prototypes], logs: Mapping
     """
     signals = {"bound_after": bound(features, clusters), "effective_rank": effective_rank(features)}
     if "instance" in logs:
-        signals["information"] = (
-            logs["instance_chance"] - logs["instance"]
-        )  # log(r + 1) - InfoNCE <= I(V; V'), sec. 3.4
+        signals["information"] = logs["instance_chance"] - logs["instance"]  # log(r + 1) - InfoNCE, sec. 3.4
     return signals
 
 
@@ -103,7 +101,7 @@ class Verdict(NamedTuple):
     words: str
 
 
-COLLAPSED = 1.02  # effective rank; encoders before training have 1.05 and more
+COLLAPSED = 1.02  # effective rank; in the first epochs a sound encoder may be as low, see EARLY
 IDLE = 0.98  # loss as a share of what guessing gives
 EARLY = 5  # epochs in which an encoder may look collapsed because it has not learnt yet
 UNEVEN = 0.8  # entropy of the cluster sizes as a share of the most
