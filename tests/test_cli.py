@@ -9,7 +9,7 @@ import pytest
 from conftest import SMALL
 from protonce.cli import main
 
-HEAVY = ("torch", "timm", "sklearn", "faiss", "numpy", "PIL", "rich")
+HEAVY = ("torch", "timm", "sklearn", "faiss", "numpy", "PIL", "rich", "matplotlib", "bokeh", "jinja2")
 
 
 def python(code):
@@ -21,7 +21,7 @@ def test_import_loads_nothing_heavy():
     assert found.stdout.strip() == "[]", found.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["embed"], ["evaluate"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["embed"], ["evaluate"], ["report"], ["clusters"]])
 def test_help_loads_nothing_heavy(command):
     code = f"""
 import sys
@@ -60,6 +60,8 @@ def test_train_embed_evaluate(photos, tmp_path, capsys):
     assert "auto chose" in shown.err
     assert "epoch 2/2  instance loss" in shown.err
     assert f"protonce embed {run}" in shown.out
+    assert f"Look at what it found: {run}/report.html" in shown.out
+    assert (tmp_path / "run" / "report.html").exists()
 
     assert main(["embed", run, str(photos), "--out", str(tmp_path / "e.npz")]) == 0
     with np.load(tmp_path / "e.npz") as file:
@@ -85,8 +87,9 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
     config = tmp_path / "mine.yaml"
     config.write_text("tau: 0.5\nepochs: 1\nlr: 0.5\n")
     run = str(tmp_path / "run")
-    line = ["train", "--lr", "0.25", str(photos), "--config", str(config), "--out", run, *small()]
+    line = ["train", "--lr", "0.25", str(photos), "--config", str(config), "--out", run, "--no-report", *small()]
     assert main(line) == 0
+    assert not (tmp_path / "run" / "report.html").exists()
     settings = protonce.load(run).settings
     assert (settings.lr, settings.tau, settings.epochs, settings.head) == (0.25, 0.5, 1, "mlp")
 

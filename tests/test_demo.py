@@ -4,9 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import protonce
 from protonce import config, demo
@@ -62,8 +60,10 @@ def test_demo(short_demo, tmp_path, capsys):
     )
     assert rows[1]["knn"] == pytest.approx(accuracy)
     assert " train FOLDER --out runs/first" in shown
-    picture = np.asarray(Image.open(out / "clusters.png"))
-    assert picture.shape[0] == 10 * 56
+    assert f"open {out / 'pcl' / 'report.html'} in a browser" in " ".join(shown.split())
+    page = (out / "pcl" / "report.html").read_text()
+    assert f"{rows[3]['knn']:.3f}" in page
+    assert not (out / "moco" / "report.html").exists(), "MoCo is on PCL's page"
     assert "epoch" in shown, "progress is shown without a terminal too"
 
     assert main(["demo", "--out", str(out), "--seed", "3"]) == 0  # shown again, not trained again

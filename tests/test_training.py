@@ -301,6 +301,7 @@ def test_a_killed_process_resumes_to_the_byte(photos, tmp_path):
         "12",
         "--warmup-epochs",
         "2",
+        "--no-report",
         *options,
     ]
     subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True)

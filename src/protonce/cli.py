@@ -63,6 +63,10 @@ def train(options: argparse.Namespace) -> None:
     out = options.out or _new_run(options.data)
     run = train(options.data, out, recipe=options.recipe, resume=options.resume, **{**config, **chosen})
     print(f"{run.path} holds the encoder and the prototypes; next: protonce embed {run.path} DATA --out FILE.npz")
+    if not options.no_report:
+        from protonce.report.page import write_report
+
+        print(f"Look at what it found: {write_report(run)}")
 
 
 def embed(options: argparse.Namespace) -> None:
@@ -80,6 +84,24 @@ def evaluate(options: argparse.Namespace) -> None:
     from protonce.run import load
 
     evaluate(load(options.run), options.protocol, train=options.train, test=options.test, name=options.name)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write RUN/report.html: clusters, map, curves and evaluations on one page that opens from the disk."""
+    from protonce.report.page import write_report
+    from protonce.run import load
+
+    against = load(options.against) if options.against else None
+    print(write_report(load(options.run), data=options.data, against=against, figures=options.figures))
+
+
+def clusters(options: argparse.Namespace) -> None:
+    """Write the clusters of a run as folders of links to the images, and a table of who is in which."""
+    from protonce.report.folders import write_folders
+    from protonce.run import load
+
+    n = write_folders(load(options.run), options.out, data=options.data, copy=options.copy)
+    print(f"{options.out} holds {n:,} images in the folders of their clusters, and clusters.csv")
 
 
 def _new_run(data: str) -> Path:
@@ -113,6 +135,7 @@ def _parser() -> Parser:
     )
     sub.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; it wins over the recipe")
     sub.add_argument("--resume", action="store_true", help="continue the run in RUN after its last checkpoint")
+    sub.add_argument("--no-report", action="store_true", help="write no report.html when training has ended")
     _add_settings(sub)
 
     sub = add(embed)
@@ -126,6 +149,19 @@ def _parser() -> Parser:
     sub.add_argument("--train", metavar="DATA", help="labelled images to learn from; else the run's own data")
     sub.add_argument("--test", metavar="DATA", help="labelled images to test on; else a fifth of the training images")
     sub.add_argument("--name", help="kept as evaluations/PROTOCOL-NAME.json")
+
+    where = "the images the run was trained on, if they are no longer where they were"
+    sub = add(report)
+    sub.add_argument("run", metavar="RUN", help="a run folder")
+    sub.add_argument("--against", metavar="OTHER_RUN", help="a run folder to show beside it")
+    sub.add_argument("--data", metavar="DATA", help=where)
+    sub.add_argument("--figures", type=Path, metavar="DIR", help="write the figures there, too, as PNG and PDF")
+
+    sub = add(clusters)
+    sub.add_argument("run", metavar="RUN", help="a run folder")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder to write")
+    sub.add_argument("--data", metavar="DATA", help=where)
+    sub.add_argument("--copy", action="store_true", help="copy the images instead of linking to them")
     return parser
 
 

@@ -1,7 +1,6 @@
 """`protonce demo`: MoCo and PCL learn from the built-in images, side by side, and what they learnt is compared."""
 
 import dataclasses
-import io
 import json
 import os
 import shutil
@@ -10,18 +9,18 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from protonce.compare import Row, pixels, score
+from protonce.compare import NEIGHBOURS, Row, pixels, score
+from protonce.data.sources import open_source
 from protonce.encoder import build
 from protonce.errors import UserError
 from protonce.features import extract
 from protonce.files import write_whole
+from protonce.report.page import write_report
 from protonce.run import Run, load
 
 SYSTEMS = ("moco", "pcl")
@@ -30,7 +29,7 @@ STUDY = {"seeds": 5, "knn": 5, "ami": 5}
 
 
 def run_demo(out: Path, seed: int) -> list[Row]:
-    """Train both systems, print the table, and write demo.json and clusters.png.
+    """Train both systems, print the table, and write demo.json and the page of PCL's run beside MoCo's.
 
     A demo that was interrupted goes on where it stopped; one that has ended is shown again.
     """
@@ -41,7 +40,10 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     runs = {name: load(out / name) for name in SYSTEMS}
     rows = _rows(runs)
     write_whole(out / "demo.json", json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}, indent=2) + "\n")
-    draw_clusters(runs["pcl"], out / "clusters.png")
+    for row in rows:
+        if row.name in runs:
+            _keep(runs[row.name], row)
+    page = write_report(runs["pcl"], against=runs["moco"])
 
     console.print("\nWhat the features tell of 1,500 test images in 30 classes; higher is better:")
     table = Table()
@@ -56,7 +58,7 @@ def run_demo(out: Path, seed: int) -> list[Row]:
         f"{STUDY['ami']} on AMI (docs/claim.md).",
         soft_wrap=True,
     )
-    console.print(f"The images nearest to some coarse prototypes: {out / 'clusters.png'}", soft_wrap=True)
+    console.print(f"Clusters, a map and the curves of both: open {page} in a browser", soft_wrap=True)
     program = "protonce" if shutil.which("protonce") else sys.argv[0]
     console.print(f"Now your own images:\n\n    {program} train FOLDER --out runs/first\n", soft_wrap=True)
     return rows
@@ -66,7 +68,7 @@ def _check_folder(out: Path, seed: int) -> None:
     """A new folder, or one with a demo of the same seed."""
     if seed < 0:
         raise UserError(f"--seed {seed} is negative; choose 0 or more")
-    ours = {"demo.json", "clusters.png", *SYSTEMS, *(f"{name}.log" for name in SYSTEMS)}
+    ours = {"demo.json", *SYSTEMS, *(f"{name}.log" for name in SYSTEMS)}
     if out.is_file() or (out.exists() and not {p.name for p in out.iterdir() if p.name[0] != "."} <= ours):
         raise UserError(f"{out} is not empty and holds no demo; choose a new folder with --out")
     for name in SYSTEMS:
@@ -101,8 +103,8 @@ def _train_both(out: Path, seed: int, console: Console) -> None:
 
 
 def _command(out: Path, method: str, seed: int) -> list[str]:
-    options = ["--recipe", "demo", "--method", method, "--seed", str(seed), "--resume", "--out", str(out)]
-    return [sys.executable, "-m", "protonce", "train", "builtin", *options]
+    options = ["--recipe", "demo", "--method", method, "--seed", str(seed), "--resume", "--no-report"]
+    return [sys.executable, "-m", "protonce", "train", "builtin", "--out", str(out), *options]
 
 
 def _log(out: Path, name: str) -> Path:
@@ -146,6 +148,19 @@ class _Bars:
         self.seen[name] = len(whole)
 
 
+def _keep(run: Run, row: Row) -> None:
+    """The row as an evaluation of its run."""
+    test = open_source("builtin", "test", run.settings.seed)
+    result = {
+        "protocol": "comparison",
+        "metrics": {"knn": row.knn, "ami": row.ami},
+        "settings": {"k": NEIGHBOURS, "similarity": "cosine", "clusters": len(set(test.labels or []))},
+        "features": "pooled backbone features of the query encoder, plain views",
+        "data": {"test": {"source": test.spec, "images": len(test), "fingerprint": test.fingerprint}},
+    }
+    write_whole(run.path / "evaluations" / "comparison.json", json.dumps(result, indent=2) + "\n")
+
+
 def _rows(runs: dict[str, Run]) -> list[Row]:
     pcl = runs["pcl"]
     train, test = pcl.loader("builtin", "train"), pcl.loader("builtin", "test")
@@ -159,24 +174,3 @@ def _rows(runs: dict[str, Run]) -> list[Row]:
         score(name, extract(encode, train), extract(encode, test), train.source, test.source)
         for name, encode in encoders.items()
     ]
-
-
-def draw_clusters(run: Run, path: Path, rows: int = 12, columns: int = 12, side: int = 48) -> None:
-    """A picture of coarse prototypes, from large to small clusters: in each row the images nearest to one."""
-    source = run.source()
-    coarse = run.prototypes[0]
-    similarity = (run.embeddings(run.loader(source)) * coarse.centroids[coarse.assignment]).sum(dim=1).numpy()
-    by_size = torch.bincount(coarse.assignment).argsort(descending=True)
-    shown = by_size[torch.linspace(0, len(by_size) - 1, min(rows, len(by_size))).round().long()]
-    gap = 2
-    sheet = np.full((len(shown) * (side + 4 * gap), columns * (side + gap), 3), 255, dtype=np.uint8)
-    for row, which in enumerate(shown.tolist()):
-        members = np.flatnonzero((coarse.assignment == which).numpy())
-        nearest = members[np.argsort(-similarity[members], kind="stable")][:columns]
-        for column, i in enumerate(nearest):
-            image = Image.fromarray(source.load(int(i))).resize((side, side), Image.Resampling.BICUBIC)
-            top, left = row * (side + 4 * gap), column * (side + gap)
-            sheet[top : top + side, left : left + side] = np.asarray(image)
-    buffer = io.BytesIO()
-    Image.fromarray(sheet).save(buffer, format="PNG")
-    write_whole(path, buffer.getvalue())

@@ -1,12 +1,13 @@
-"""What a person sees while training runs: a bar on a terminal, a line an epoch elsewhere."""
+"""What a person sees while training or a long command runs: a bar on a terminal, lines elsewhere."""
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 KNOWN_AFTER = 20  # steps until the time left is worth saying
 
@@ -94,6 +95,24 @@ class Reporter:
         """An epoch has ended."""
         numbers = {k: v for k, v in record.items() if isinstance(v, float)}
         self.say(f"epoch {record['epoch']}/{self.epochs}  {describe(numbers)}  {duration(numbers['seconds'])}")
+
+
+class Steps:
+    """Says what a command does that takes a while, with a bar on a terminal, and how long it took."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, markup=False)
+
+    @contextmanager
+    def doing(self, text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """While this lasts, a bar; the function it gives is told how many more of `total` are done."""
+        began = time.perf_counter()
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+        disable = self.console.quiet or not self.console.is_terminal
+        with Progress(*columns, console=self.console, transient=True, disable=disable) as bar:
+            task = bar.add_task(text, total=total)
+            yield lambda count: bar.advance(task, count)
+        self.console.print(f"{text}  {duration(time.perf_counter() - began)}", soft_wrap=True)
 
 
 def describe(numbers: dict[str, float]) -> str:

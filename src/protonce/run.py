@@ -8,7 +8,7 @@ import io
 import json
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -72,6 +72,20 @@ class Run:
         file = self.path / "metrics.jsonl"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be half-written
+
+    @functools.cached_property
+    def images(self) -> tuple[list[str], list[str] | None]:
+        """Names of the images the run was trained on, and their labels, where the data had them."""
+        with (self.path / "images.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            rows = list(csv.DictReader(file))
+        labels = [row["label"] for row in rows]
+        return [row["name"] for row in rows], labels if any(labels) else None
+
+    @property
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """What `protonce evaluate` kept in evaluations/, by the name of the file."""
+        files = sorted((self.path / "evaluations").glob("*.json"))
+        return {file.stem: json.loads(file.read_text()) for file in files}
 
     @property
     def health(self) -> Verdict:
@@ -141,19 +155,24 @@ class Run:
         has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         return self.settings.device if has.get(self.settings.device) else "cpu"
 
-    def source(self) -> Source:
+    def source(self, data: Data | None = None) -> Source:
         """The images the run was trained on, opened again.
+
+        Args:
+            data: where they are now; None: where they were.
 
         Raises:
             UserError: they were given in Python, or are no longer there or no longer what they were.
         """
         before = self.config["data"]
-        if before["source"] != "builtin" and not Path(before["source"]).exists():
-            raise UserError(f"the images of {self.path} ({before['source']}) are not on this disk; name them")
-        seed = self.settings.seed
-        source = open_source(before["source"], "train", seed, self.settings.limit)
+        if data is None:
+            data = str(before["source"])
+            if data != "builtin" and not Path(data).exists():
+                raise UserError(f"the images of {self.path} ({data}) are not on this disk; name them")
+        source = open_source(data, "train", self.settings.seed, self.settings.limit)
         if source.fingerprint != before["fingerprint"]:
-            raise UserError(f"{before['source']} has changed since {self.path} was trained; name the images to use")
+            was = f"the {before['images']:,} images that {self.path} was trained on"
+            raise UserError(f"{source.spec} holds {len(source):,} images that are not {was}; name the images to use")
         return source
 
     def features(self, data: Loader) -> Tensor:
@@ -163,6 +182,20 @@ class Run:
     def embeddings(self, data: Loader) -> Tensor:
         """V' = f_θ'(x): the momentum encoder's normalised embeddings, in which the prototypes live; (n, dim)."""
         return extract(self.encoders[1].to(data.device), data)
+
+    def features_and_embeddings(
+        self, data: Loader, seen: Callable[[int], None] = lambda _: None
+    ) -> tuple[Tensor, Tensor]:
+        """Both of the above in one pass, so that every image is decoded once; `seen` is told of each batch."""
+        query, twin = (encoder.to(data.device) for encoder in self.encoders)
+
+        def encode(x: Tensor) -> Tensor:
+            seen(len(x))
+            return torch.cat([query.features(x), twin(x)], dim=1)
+
+        both = extract(encode, data)  # (n, D + dim)
+        features, embeddings = both.split([query.feature_dim, self.settings.dim], dim=1)
+        return features.contiguous(), embeddings.contiguous()
 
     def assign(self, data: Data) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """For each granularity: the nearest prototype of each image, and the cosine distance to it.
@@ -179,14 +212,11 @@ class Run:
     def embed(self, data: Data) -> Embedding:
         """Features, prototypes and distances of every image of DATA."""
         loader = self.loader(data)
-        query, twin = (encoder.to(loader.device) for encoder in self.encoders)
-        # One pass for both, so that every image is decoded once.
-        both = extract(lambda x: torch.cat([query.features(x), twin(x)], dim=1), loader)  # (n, D + dim)
-        features, embeddings = both.split([query.feature_dim, self.settings.dim], dim=1)
+        features, embeddings = self.features_and_embeddings(loader)
         assigned = self._assign(embeddings)
         return Embedding(
             names=loader.source.names,
-            features=features.contiguous().numpy(),
+            features=features.numpy(),
             prototypes=[which for which, _ in assigned],
             distances=[distance for _, distance in assigned],
         )

@@ -1,0 +1,167 @@
+"""What the curves of a run are: numbers only. `drawing.py` draws them, on the page and as files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protonce.report.hierarchy import Ints, Level, classes_of
+from protonce.run import Run, read_assignments
+
+MOST_EPOCHS = 40  # at which clusters are compared with labels
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve: y over x, with a band from low to high where there is one."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    dashed: bool = False  # something to compare with
+    steps: bool = False  # a histogram's outline
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure of curves."""
+
+    name: str  # of its file
+    title: str
+    caption: str
+    x: str
+    y: str
+    lines: list[Line] = field(default_factory=list)
+    log_x: bool = False
+
+
+def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
+    """How the run went, epoch by epoch; charts without a line are left out."""
+    records = run.metrics
+    names = [f"k = {k:,}" for k in run.settings.clusters]
+    charts = [_losses(records), _accuracies(records), _learning_rate(records), _concentration(records, names)]
+    charts += [_agreement(records, names), _rank(records, run.settings.dim)]
+    if labels is not None and records:
+        charts.append(_labels(run, labels, names))
+    return [chart for chart in charts if chart.lines]
+
+
+def _series(name: str, records: Sequence[Mapping[str, Any]], key: str, **more: Any) -> list[Line]:
+    """A line of one number an epoch, over the epochs that have it."""
+    have = [r for r in records if key in r]
+    return [Line(name, [r["epoch"] for r in have], [r[key] for r in have], **more)] if have else []
+
+
+def _by_level(names: Sequence[str], records: Sequence[Mapping[str, Any]], key: str) -> list[Line]:
+    """A line a granularity of one number an epoch."""
+    have = [r for r in records if r.get(key)]
+    return [Line(name, [r["epoch"] for r in have], [r[key][m] for r in have]) for m, name in enumerate(names) if have]
+
+
+def _losses(records: Sequence[Mapping[str, Any]]) -> Chart:
+    both = any("prototype" in r for r in records) and any("instance" in r for r in records)
+    lines = _series("both terms, weighted", records, "loss") if both else []
+    for term in ("instance", "prototype"):
+        found = _series(term, records, term)
+        lines += found
+        if found:
+            lines += _series(f"{term}, by guessing", [r for r in records if term in r], f"{term}_chance", dashed=True)
+    caption = "ProtoNCE and its two terms (eq. 11). Dashed: what an untrained or collapsed encoder would have."
+    return Chart("loss", "Loss", caption, "epoch", "loss", lines)
+
+
+def _accuracies(records: Sequence[Mapping[str, Any]]) -> Chart:
+    lines = _series("instance", records, "instance_accuracy") + _series("prototype", records, "prototype_accuracy")
+    caption = "How often the other view of an image, and its prototype, were told from all others."
+    return Chart("accuracy", "Recognised", caption, "epoch", "share", lines)
+
+
+def _learning_rate(records: Sequence[Mapping[str, Any]]) -> Chart:
+    caption = "At the beginning of each epoch."
+    return Chart("learning-rate", "Learning rate", caption, "epoch", "lr", _series("lr", records, "lr"))
+
+
+def _concentration(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Chart:
+    lines = []
+    have = [r for r in records if r["phi"]]
+    for m, name in enumerate(names):
+        if have:
+            low, middle, high = ([r["phi"][m][i] for r in have] for i in (1, 2, 3))
+            lines.append(Line(name, [r["epoch"] for r in have], middle, low, high))
+    caption = "Median, and 10th to 90th percentile, of φ over the prototypes (eq. 12); small φ: a tight cluster."
+    return Chart("concentration", "Concentration φ", caption, "epoch", "φ", lines)
+
+
+def _agreement(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Chart:
+    caption = "NMI of the clusters with those of the epoch before; 1: the same clusters."
+    lines = _by_level(names, records, "agreement")
+    return Chart("stability", "Clusters from epoch to epoch", caption, "epoch", "NMI", lines)
+
+
+def _rank(records: Sequence[Mapping[str, Any]], dim: int) -> Chart:
+    caption = f"How many of the {dim} directions the embeddings use; 1: collapsed."
+    lines = _series("effective rank", records, "effective_rank")
+    return Chart("effective-rank", "Effective rank", caption, "epoch", "rank", lines)
+
+
+def _labels(run: Run, labels: Sequence[str], names: Sequence[str]) -> Chart:
+    """AMI between clusters and labels over epochs, for each granularity (the appendix' figure)."""
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    epochs = len(run.metrics)
+    chosen = np.unique(np.linspace(1, epochs, min(epochs, MOST_EPOCHS)).round().astype(int)).tolist()
+    _, codes = classes_of(labels)
+    scores = [[adjusted_mutual_info_score(codes, a) for a in read_assignments(run.path, epoch)] for epoch in chosen]
+    lines = [Line(name, chosen, [s[m] for s in scores]) for m, name in enumerate(names)]
+    caption = "AMI of the clusters with the labels, which training never saw (the figure of the paper's appendix)."
+    return Chart("ami", "Clusters and labels", caption, "epoch", "AMI", lines)
+
+
+def sizes(runs: Mapping[str, Sequence[Level]]) -> list[Chart]:
+    """Cluster sizes of each granularity; with two runs, one over the other (fig. 3a)."""
+    charts = []
+    for m in range(min(len(hierarchy) for hierarchy in runs.values())):
+        counts = {title: hierarchy[m].size for title, hierarchy in runs.items()}
+        edges = _edges(list(counts.values()))
+        lines = []
+        for title, size in counts.items():
+            y = np.histogram(size, edges)[0]
+            lines.append(Line(title, edges.tolist(), [*y.tolist(), 0], steps=True))
+        k = " and ".join(f"{v:,}" for v in sorted({len(size) for size in counts.values()}))
+        caption = f"How many of the {k} clusters have so many images."
+        charts.append(Chart(f"sizes-{m}", f"Cluster sizes, k = {k}", caption, "images", "clusters", lines))
+    return charts
+
+
+def _edges(sizes: Sequence[Ints]) -> NDArray[np.float64]:
+    """Bins of whole numbers: more of them where there are more clusters."""
+    low, high = min(int(s.min()) for s in sizes), max(int(s.max()) for s in sizes)
+    bins = min(2 * len(sizes[0]) ** 0.5, 40)
+    width = max(round((high - low) / bins), 1)
+    return np.arange(low, high + 2 * width, width) - 0.5
+
+
+def evaluations(results: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
+    """A curve over k for each evaluation with metrics named METRIC@K, as low-shot classification has."""
+    charts = []
+    for name, result in results.items():
+        curves: dict[str, list[tuple[int, float, float]]] = {}
+        for metric, value in result["metrics"].items():
+            what, _, k = metric.rpartition("@")
+            if what and k.isdigit():
+                mean, std = (value["mean"], value["std"]) if isinstance(value, Mapping) else (value, 0.0)
+                curves.setdefault(what, []).append((int(k), mean, std))
+        lines = []
+        for what, points in curves.items():
+            if len(points) > 1:
+                k, mean, std = (list(column) for column in zip(*sorted(points), strict=True))
+                low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
+                lines.append(Line(what, k, mean, low, high))
+        if lines:
+            caption = "Mean over draws, and a standard deviation to each side."
+            charts.append(Chart(f"evaluation-{name}", name, caption, "labelled images a class", "", lines, log_x=True))
+    return charts

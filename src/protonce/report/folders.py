@@ -1,0 +1,90 @@
+"""`protonce clusters`: the clusters of a run as folders that any file browser shows."""
+
+import csv
+import shutil
+from pathlib import Path, PurePosixPath
+
+from PIL import Image
+
+from protonce.data.sources import Data, Source
+from protonce.errors import UserError
+from protonce.progress import Steps
+from protonce.report.hierarchy import Level, levels
+from protonce.run import Run
+
+
+def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool = False, quiet: bool = False) -> int:
+    """Write OUT/M-kK/PROTOTYPE/RANK-NAME for each granularity M (0 the coarsest), the closest image first.
+
+    Files are linked to, or copied; images that are no files of their own (in a .zip, the built-in ones) are written
+    as PNG. `clusters.csv` has a line an image: its name, label, and for each granularity its prototype and the
+    cosine distance to it.
+
+    Args:
+        run: a finished run.
+        out: a folder that does not exist yet, or is empty.
+        data: the images it was trained on, where they are no longer at the place the run knows.
+        copy: copy files instead of linking to them.
+        quiet: say nothing.
+
+    Returns:
+        how many images there are
+
+    Raises:
+        UserError: the images are not there, or the folder is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out} is not empty; name a new folder")
+    source = run.source(data)
+    if source.sizes is None:
+        raise UserError(f"the items of {run.path} are not images; there is nothing to put into folders")
+    steps = Steps(quiet)
+    with steps.doing(f"features of {len(source):,} images", len(source)) as seen:
+        _, embeddings = run.features_and_embeddings(run.loader(source), seen)
+    hierarchy = levels(run, embeddings)
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with steps.doing("folders", len(source) * len(hierarchy)) as seen:
+            for m, level in enumerate(hierarchy):
+                order, start = level.members()
+                width = len(str(int(level.size.max())))
+                for which in range(len(level.size)):
+                    folder = part / f"{m}-k{len(level.size)}" / str(which).zfill(len(str(len(level.size) - 1)))
+                    folder.mkdir(parents=True)
+                    for rank, i in enumerate(order[start[which] : start[which + 1]].tolist()):
+                        _put(source, i, folder, str(rank).zfill(width), copy)
+                        seen(1)
+        _write_table(run, hierarchy, part / "clusters.csv")
+        if out.exists():
+            out.rmdir()
+        part.replace(out)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return len(source)
+
+
+def _put(source: Source, i: int, folder: Path, rank: str, copy: bool) -> None:
+    name = f"{rank}-{PurePosixPath(source.names[i]).name}"
+    file = source.files[i] if source.files is not None else None
+    if file is None or not Path(file).exists():
+        Image.fromarray(source.load(i)).save(folder / f"{PurePosixPath(name).stem}.png")
+    elif copy:
+        shutil.copy2(file, folder / name)
+    else:
+        (folder / name).symlink_to(file)
+
+
+def _write_table(run: Run, hierarchy: list[Level], path: Path) -> None:
+    names, labels = run.images
+    columns = [f"{what}_{m}" for m in range(len(hierarchy)) for what in ("prototype", "distance")]
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["name", *(["label"] if labels else []), *columns])
+        for i, name in enumerate(names):
+            row: list[str] = [name, *([labels[i]] if labels else [])]
+            for level in hierarchy:
+                assert level.distance is not None
+                row += [str(level.assignment[i]), f"{level.distance[i]:.4f}"]
+            writer.writerow(row)

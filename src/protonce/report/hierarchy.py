@@ -1,0 +1,128 @@
+"""The clusters of a run as a hierarchy: who is in which, how pure they are, what fits nowhere, what is there twice."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protonce.prototypes import parents
+from protonce.run import Run, read_assignments
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+BLOCK = 1 << 24  # similarities held at once
+
+
+@dataclass(frozen=True)
+class Level:
+    """A granularity: k prototypes and the n images that belong to them."""
+
+    assignment: Ints  # (n,)
+    size: Ints  # (k,)
+    parent: Ints | None  # (k,) of the next coarser level; None: this is the coarsest
+    concentration: Floats | None  # φ, (k,); None: the run has not ended
+    distance: Floats | None  # cosine distance of each image to its prototype, (n,); None: not known
+
+    def members(self) -> tuple[Ints, Ints]:
+        """Images by prototype, the closest first, (n,); and where each prototype's begin, (k + 1,)."""
+        distance = np.zeros(len(self.assignment)) if self.distance is None else self.distance
+        return np.lexsort((distance, self.assignment)), np.concatenate([[0], np.cumsum(self.size)])
+
+
+def levels(run: Run, embeddings: Tensor | None) -> list[Level]:
+    """The hierarchy of a run, coarse to fine: at its end, or as its last epoch used it where it has not ended.
+
+    Args:
+        run: with at least one epoch.
+        embeddings: v' of the images, (n, d); None: not known.
+    """
+    if run.finished:
+        assignments = [c.assignment for c in run.prototypes]
+    else:
+        assignments = [torch.from_numpy(a).long() for a in read_assignments(run.path, len(run.metrics))]
+    found = []
+    for m, assignment in enumerate(assignments):
+        distance = None
+        if embeddings is not None:
+            own = run.prototypes[m].centroids[assignment]  # (n, d)
+            distance = (1 - (embeddings * own).sum(dim=1)).clamp(min=0).numpy()
+        found.append(
+            Level(
+                assignment=assignment.numpy(),
+                size=torch.bincount(assignment).numpy(),
+                parent=parents(assignment, assignments[m - 1]).numpy() if m else None,
+                concentration=run.prototypes[m].concentration.numpy() if run.finished else None,
+                distance=distance,
+            )
+        )
+    return found
+
+
+def classes_of(labels: Sequence[str] | None) -> tuple[list[str], Ints | None]:
+    """The classes in alphabetical order, and the number of each image's, (n,); None: there are no labels."""
+    if labels is None:
+        return [], None
+    classes, codes = np.unique(np.asarray(labels), return_inverse=True)
+    return [str(name) for name in classes], codes
+
+
+def purity(assignment: Ints, classes: Ints) -> tuple[Floats, Ints]:
+    """Of each cluster the share of its most frequent class, and that class; (k,) each.
+
+    Args:
+        assignment: (n,), each of the k clusters at least once.
+        classes: (n,), numbers from 0.
+    """
+    columns = int(classes.max()) + 1
+    pairs, counts = np.unique(assignment * columns + classes, return_counts=True)
+    order = np.lexsort((pairs, -counts, pairs // columns))  # by cluster, then the most frequent class first
+    _, first = np.unique(pairs[order] // columns, return_index=True)
+    best = order[first]
+    return (counts[best] / np.bincount(assignment)).astype(np.float32), pairs[best] % columns
+
+
+def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:
+    """Images by how badly they fit, the worst first, and the cosine distance to the prototype that fits best.
+
+    A prototype with a single member says nothing: it lies on that image, however odd. So only those count that an
+    image shares with others; one that shares none comes first, at an infinite distance.
+    """
+    n = len(hierarchy[0].assignment)
+    best = np.full(n, np.inf, dtype=np.float32)
+    for level in hierarchy:
+        assert level.distance is not None
+        shared = level.size[level.assignment] > 1
+        best = np.where(shared, np.minimum(best, level.distance), best)
+    order = np.argsort(-best, kind="stable")
+    return order, best[order]
+
+
+def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, float]]:
+    """Pairs of images of one cluster that look most alike to the encoder, with their cosine distance.
+
+    Each image is paired with its nearest one only, so that a hundred copies give a hundred pairs and not thousands.
+
+    Args:
+        embeddings: v', (n, d), normalised.
+        level: the coarsest: near-duplicates lie in one cluster.
+        most: pairs to give.
+    """
+    pairs: dict[tuple[int, int], float] = {}
+    order, start = level.members()
+    for begin, end in itertools.pairwise(start):
+        members = torch.from_numpy(order[begin:end])  # (z,)
+        if len(members) < 2:
+            continue
+        v = embeddings[members]  # (z, d)
+        for rows in torch.arange(len(members)).split(max(BLOCK // len(members), 1)):
+            similarity = v[rows] @ v.T  # (b, z)
+            similarity[torch.arange(len(rows)), rows] = -2  # not with itself
+            best, nearest = similarity.max(dim=1)
+            for i, j, s in zip(members[rows].tolist(), members[nearest].tolist(), best.tolist(), strict=True):
+                pairs[min(i, j), max(i, j)] = max(1 - s, 0.0)
+    closest = sorted(pairs.items(), key=lambda item: (item[1], item[0]))[:most]
+    return [(i, j, distance) for (i, j), distance in closest]

@@ -1,0 +1,72 @@
+"""The map: t-SNE of the representation, to zoom into and to point at (the paper's t-SNE figure)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from protonce.report.hierarchy import Floats
+
+POINTS = 3_000  # on the map, at most
+PERPLEXITY = 30.0
+
+
+def tsne(features: Tensor) -> Floats:
+    """Places of features (s, D) in the plane, (s, 2), so that neighbours by the cosine stay neighbours."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    s = len(features)
+    points = F.normalize(features.double(), dim=1).numpy()
+    if s < 5 or points.std(axis=0).max() < 1e-6:  # no neighbours to keep: t-SNE would fail on them
+        return np.random.default_rng(0).normal(size=(s, 2)).astype(np.float32)
+    points = PCA(min(50, *points.shape), random_state=0).fit_transform(points)
+    places: Floats = TSNE(perplexity=min(PERPLEXITY, (s - 1) / 3), random_state=0).fit_transform(points)
+    return places
+
+
+def figures(places: Mapping[str, Floats]) -> dict[str, Any]:
+    """Bokeh's description of the map: a plot for each run, with the same points, so that pointing shows both.
+
+    Args:
+        places: of the same images, (s, 2), by the title of the plot.
+    """
+    from bokeh.embed import json_item
+    from bokeh.layouts import row
+    from bokeh.models import ColumnDataSource, HoverTool
+    from bokeh.plotting import figure
+
+    s = len(next(iter(places.values())))
+    columns: dict[str, Any] = {"color": ["gray"] * s, "marker": ["circle"] * s, "alpha": [0.8] * s}
+    for j, xy in enumerate(places.values()):
+        columns |= {f"x{j}": xy[:, 0], f"y{j}": xy[:, 1]}
+    points = ColumnDataSource(columns, name="points")
+    plots = []
+    for j, title in enumerate(places):
+        tools = "pan,wheel_zoom,zoom_in,zoom_out,reset,tap"
+        plot: Any = figure(
+            title=title if len(places) > 1 else "",
+            tools=tools,
+            active_scroll="wheel_zoom",
+            match_aspect=True,
+            sizing_mode="stretch_width",
+            height=560,
+            min_width=300,
+            toolbar_location="above",
+        )
+        plot.toolbar.logo = None
+        dots = plot.scatter(
+            f"x{j}", f"y{j}", source=points, color="color", marker="marker", alpha="alpha", size=7, line_color=None
+        )
+        dots.nonselection_glyph = None
+        dots.hover_glyph = dots.glyph.clone(size=16, line_color="black", fill_alpha=1.0)
+        plot.add_tools(HoverTool(renderers=[dots], tooltips=None))
+        plot.axis.visible = plot.grid.visible = False
+        plot.background_fill_alpha = plot.border_fill_alpha = plot.outline_line_alpha = 0
+        plot.title.text_color = "gray"
+        plots.append(plot)
+    # Side by side where there is room, else one below the other.
+    beside = row(*plots, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
+    return dict(json_item(beside))

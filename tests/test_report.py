@@ -1,0 +1,509 @@
+"""The page: what is on it is right, whatever a run has or lacks, and nothing on it can run."""
+
+import base64
+import csv
+import gzip
+import hashlib
+import io
+import json
+import re
+import shlex
+import shutil
+import zipfile
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from sklearn.metrics import adjusted_mutual_info_score
+
+import protonce
+from conftest import SMALL, stripes
+from protonce.cli import main
+from protonce.data.sources import open_source
+from protonce.errors import UserError
+from protonce.report import charts, drawing, thumbnails
+from protonce.report.folders import write_folders
+from protonce.report.hierarchy import Level, alike, levels, outliers, purity
+from protonce.report.page import LISTED, write_report
+from protonce.report.scatter import tsne
+from protonce.run import Run, read_assignments
+
+
+def level(assignment, distance=None, parent=None):
+    assignment = np.asarray(assignment)
+    return Level(assignment, np.bincount(assignment), parent, None, None if distance is None else np.asarray(distance))
+
+
+def copy_of(run, folder):
+    """A run folder that a test may change."""
+    shutil.copytree(run.path, folder)
+    return folder
+
+
+class Text(HTMLParser):
+    """The elements of a page, its text without scripts, and what the script knows."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.text, self.scripts, self.inside = [], "", [], None
+        self.page = path.read_text(errors="surrogateescape")
+        self.feed(self.page)
+        self.data = json.loads(
+            gzip.decompress(base64.b64decode(next(t for a, t in self.scripts if a.get("id") == "data")))
+        )
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.inside = tag
+        if tag == "script":
+            self.scripts.append([dict(attributes), ""])
+
+    def handle_endtag(self, tag):
+        self.inside = None
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1][1] += data
+        elif self.inside != "style":
+            self.text += data
+
+
+# The hierarchy
+
+
+def test_members_are_sorted_by_prototype_and_distance():
+    rng = np.random.default_rng(0)
+    assignment, distance = rng.permutation(np.arange(60) % 7), rng.random(60)
+    order, start = level(assignment, distance).members()
+    for c in range(7):
+        expected = sorted(np.flatnonzero(assignment == c), key=lambda i: distance[i])
+        assert order[start[c] : start[c + 1]].tolist() == expected
+
+
+def test_purity_by_a_loop():
+    rng = np.random.default_rng(1)
+    assignment, classes = rng.permutation(np.arange(200) % 9), rng.integers(0, 5, 200)
+    share, label = purity(assignment, classes)
+    for c in range(9):
+        counts = np.bincount(classes[assignment == c], minlength=5)
+        assert share[c] == pytest.approx(counts.max() / counts.sum())
+        assert label[c] == counts.argmax()
+
+
+def test_outliers_are_judged_by_shared_prototypes_alone():
+    coarse = level([0, 0, 0, 1], [0.1, 0.5, 0.2, 0.0])
+    fine = level([0, 1, 0, 2], [0.05, 0.0, 0.3, 0.0])  # 1 and 3 are alone in their fine clusters, 3 in both
+    order, distance = outliers([coarse, fine])
+    assert order.tolist() == [3, 1, 2, 0]
+    assert distance.tolist() == pytest.approx([np.inf, 0.5, 0.2, 0.05])
+
+
+def test_pairs_that_look_alike_by_brute_force(monkeypatch):
+    v = F.normalize(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    v[33] = v[7]  # a duplicate
+    assignment = np.arange(50) % 2
+    similarity = (v @ v.T).numpy()
+    np.fill_diagonal(similarity, -2)
+    similarity[assignment[:, None] != assignment[None]] = -2
+    expected = {(min(i, int(j)), max(i, int(j))) for i, j in enumerate(similarity.argmax(axis=1))}
+    monkeypatch.setattr("protonce.report.hierarchy.BLOCK", 100)  # several blocks a cluster
+    found = alike(v, level(assignment), most=1000)
+    assert {(i, j) for i, j, _ in found} == expected
+    assert found[0][:2] == (7, 33)
+    assert [d for _, _, d in found] == sorted(d for _, _, d in found)
+    for i, j, distance in found:
+        assert distance == pytest.approx(max(1 - similarity[i, j], 0), abs=1e-6)
+    assert alike(v, level(np.arange(50)), most=10) == []  # nobody has company
+
+
+def test_the_hierarchy_of_a_run_is_its_prototypes(trained):
+    source = trained.source()
+    _, embeddings = trained.features_and_embeddings(trained.loader(source))
+    found = levels(trained, embeddings)
+    assert len(found) == 2
+    assert found[0].parent is None
+    for m, c in enumerate(trained.prototypes):
+        for i in range(len(source)):
+            expected = 1 - float(embeddings[i] @ c.centroids[c.assignment[i]])
+            assert found[m].distance[i] == pytest.approx(max(expected, 0), abs=1e-5)
+    assert np.array_equal(found[1].parent, trained.parents[0].numpy())
+
+
+# Thumbnails
+
+
+def test_all_images_get_a_thumbnail_or_the_ones_that_matter():
+    rng = np.random.default_rng(0)
+    coarse = level(rng.permutation(np.arange(300) % 4), rng.random(300))
+    fine = level(rng.permutation(np.arange(300) % 30), rng.random(300))
+    assert thumbnails.choose(300, [coarse, fine], np.array([5]), most=300).tolist() == list(range(300))
+    first = np.arange(100, 120)
+    chosen = thumbnails.choose(300, [coarse, fine], first, most=80)
+    assert len(chosen) == 80
+    assert set(first) <= set(chosen)
+    assert chosen.tolist() == sorted(set(chosen))
+    for one in (coarse, fine):  # the closest image of every prototype is among them
+        order, start = one.members()
+        assert set(order[start[:-1]]) <= set(chosen)
+
+
+def test_a_sheet_shows_each_image_at_its_place(photos, monkeypatch):
+    source = open_source(photos)
+    images = np.arange(0, 48, 2)
+    monkeypatch.setattr(thumbnails, "COLUMNS", 5)
+    monkeypatch.setattr(thumbnails, "ROWS", 2)  # three sheets
+    packed = thumbnails.pack(source, images)
+    assert (packed.side, len(packed.sheets)) == (20, 3)
+    for position, i in enumerate(images):
+        sheet, within = divmod(position, 10)
+        picture = Image.open(io.BytesIO(base64.b64decode(packed.sheets[sheet].split(",")[1])))
+        row, column = divmod(within, 5)
+        shown = np.asarray(picture.convert("L"), dtype=float)[row * 20 : row * 20 + 20, column * 20 : column * 20 + 20]
+        original = source.load(int(i)).mean(axis=2)
+        assert np.corrcoef(shown.ravel(), original.ravel())[0, 1] > 0.9
+
+
+def test_the_quality_falls_before_the_page_grows_too_heavy(photos, monkeypatch):
+    source = open_source(photos)
+    size = lambda packed: sum(len(base64.b64decode(s.split(",")[1])) for s in packed.sheets)  # noqa: E731
+    usual = size(thumbnails.pack(source, np.arange(48)))
+    monkeypatch.setattr(thumbnails, "BYTES", usual // 2)
+    assert size(thumbnails.pack(source, np.arange(48))) <= usual // 2
+
+
+# The map
+
+
+def test_the_map_keeps_neighbours():
+    groups = torch.arange(120) % 3
+    centres = 5 * torch.eye(3, 20)
+    points = centres[groups] + 0.3 * torch.randn(120, 20, generator=torch.Generator().manual_seed(0))
+    places = torch.from_numpy(tsne(points))
+    nearest = torch.cdist(places, places).fill_diagonal_(torch.inf).argmin(dim=1)
+    assert (groups[nearest] == groups).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 12])
+def test_the_map_of_few_or_identical_images(n):
+    most_alike = torch.ones(5 * n, 3)
+    most_alike[:n] = torch.randn(n, 3)
+    for points in (torch.randn(n, 3), torch.ones(n, 3), most_alike):
+        places = tsne(points)
+        assert places.shape == (len(points), 2)
+        assert np.isfinite(places).all()
+
+
+# The charts
+
+
+def test_curves_are_the_lines_of_metrics_and_ami_is_that_of_the_kept_assignments(trained):
+    _, labels = trained.images
+    found = {chart.name: chart for chart in charts.training(trained, labels)}
+    records = trained.metrics
+    loss = {line.name: line for line in found["loss"].lines}
+    assert list(loss["instance"].y) == [r["instance"] for r in records]
+    assert list(loss["prototype"].x) == [2, 3]  # the first epoch is a warm-up
+    assert list(loss["prototype, by guessing"].y) == [r["prototype_chance"] for r in records[1:]]
+    assert [line.name for line in found["concentration"].lines] == ["k = 4", "k = 8"]
+    for m, line in enumerate(found["ami"].lines):
+        expected = [adjusted_mutual_info_score(labels, read_assignments(trained.path, e)[m]) for e in (1, 2, 3)]
+        assert line.y == pytest.approx(expected)
+    assert "ami" not in {chart.name for chart in charts.training(trained, None)}
+
+
+def test_a_histogram_counts_every_cluster():
+    rng = np.random.default_rng(0)
+    one, other = (level(np.r_[np.arange(40), rng.integers(0, 40, 3000)]) for _ in range(2))
+    (chart,) = charts.sizes({"fixed": [one], "estimated": [other]})
+    for line, size in zip(chart.lines, (one.size, other.size), strict=True):
+        assert sum(line.y) == 40
+        for left, right, count in zip(line.x, line.x[1:], line.y, strict=False):
+            assert count == ((size > left) & (size < right)).sum()
+
+
+def test_low_shot_results_become_a_curve_over_k():
+    metrics = {f"accuracy@{k}": {"mean": k / 20, "std": 0.01, "runs": [k / 20] * 5} for k in (1, 16, 2)}
+    (chart,) = charts.evaluations({"lowshot": {"metrics": metrics}, "knn": {"metrics": {"accuracy": 0.5}}})
+    (line,) = chart.lines
+    assert (line.x, line.y) == ([1, 2, 16], [0.05, 0.1, 0.8])
+    assert line.low == pytest.approx([0.04, 0.09, 0.79])
+    assert "accuracy" in drawing.svg(drawing.draw(charts.Chart("a", "b", "c", "x", "accuracy", [line])))
+
+
+def test_a_figure_takes_the_colour_of_the_page_and_runs_nothing():
+    line = charts.Line("<script>alert(1)</script>", [1, 2], [3, 4])
+    other = charts.Line("$x", [1, 2], [3, 5])
+    text = drawing.svg(drawing.draw(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
+    assert "<script" not in text
+    assert text.count("</svg>") == 1
+    assert "currentColor" in text
+    assert "$x" in text
+    assert text == drawing.svg(drawing.draw(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
+
+
+# The page
+
+
+@pytest.fixture(scope="module")
+def page(trained, tmp_path_factory):
+    run = Run(copy_of(trained, tmp_path_factory.mktemp("page") / "run"))
+    (run.path / "evaluations").mkdir(exist_ok=True)
+    result = {
+        "protocol": "knn",
+        "metrics": {"accuracy": 0.625, "accuracy@1": {"mean": 0.25, "std": 0.05, "runs": [0.2, 0.3]}},
+        "settings": {"k": 20},
+        "features": "pooled",
+        "data": {"test": {"source": "<b>there</b>", "images": 10}},
+    }
+    (run.path / "evaluations" / "knn.json").write_text(json.dumps(result))
+    return Text(write_report(run, quiet=True))
+
+
+def test_the_page_tells_what_happened(page):
+    for said in ("48 of", "3 classes", "PCL, recipe small-v2", "resnet10t, width 4", "4 / 8, coarse to fine"):
+        assert said in page.text
+    assert "0.625" in page.text
+    assert "0.250 ± 0.050" in page.text
+    assert "PCL 0.545" in page.text  # the paper's
+    assert "<b>there</b>" in page.text  # as text
+    assert "protonce train" in page.text
+    assert "--clusters 4,8" in page.text
+    assert "fingerprint" in page.text
+
+
+def test_the_page_knows_every_image_and_its_prototypes(page, trained):
+    names, labels = trained.images
+    assert page.data["names"] == names
+    assert [page.data["classes"][i] for i in page.data["labels"]] == labels
+    for m, found in enumerate(page.data["levels"]):
+        assert found["assignment"] == trained.prototypes[m].assignment.tolist()
+        assert sum(found["size"]) == 48
+    assert sorted(page.data["thumbnails"]["images"]) == list(range(48))
+    assert page.data["map"]["images"] == list(range(48))
+
+
+def test_the_page_needs_no_network_and_runs_only_its_own_scripts(page):
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy.split("script-src")[1]
+    ran = [text for attributes, text in page.scripts if attributes.get("type") != "text/plain"]
+    assert len(ran) == 2
+    for script in ran:
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+    for tag, attributes in page.tags:
+        assert not {"onclick", "onerror", "onload"} & set(attributes)
+        assert tag not in ("link", "iframe", "object")
+        for name in ("src", "href", "xlink:href"):
+            assert attributes.get(name, "#").startswith("#"), (tag, attributes)
+
+
+def test_the_command_on_the_page_trains_the_same_run(page, trained, tmp_path):
+    (command,) = re.findall(r"protonce train .*--out RUN", page.text)
+    words = shlex.split(command.replace("--out RUN", f"--out {tmp_path / 'again'}"))
+    assert main([*words[1:], "--no-report"]) == 0
+    ours, again = ((p / "encoder.safetensors").read_bytes() for p in (trained.path, tmp_path / "again"))
+    assert ours == again
+
+
+def make(folder, n, classes=1):
+    rng = np.random.default_rng(3)
+    for i in range(n):
+        place = folder if classes == 1 else folder / f"class{i % classes}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(stripes(rng, i % 3)).save(place / f"{i:03d}.png")
+    return folder
+
+
+def test_a_run_of_60_images_without_labels_and_with_one_granularity(tmp_path):
+    settings = {**SMALL, "clusters": [5]}
+    run = protonce.train(make(tmp_path / "photos", 60), tmp_path / "run", epochs=1, quiet=True, **settings)
+    page = Text(write_report(run, quiet=True))
+    assert "no labels" in page.text
+    assert "No evaluation yet" in page.text
+    assert page.data["labels"] is None
+    assert page.data["levels"][0]["purity"] is None
+    assert page.data["levels"][0]["parent"] is None
+    assert len(page.data["map"]["images"]) == 60
+
+
+def test_a_run_that_was_interrupted_after_an_epoch(trained, tmp_path):
+    path = copy_of(trained, tmp_path / "run")
+    for name in (
+        "encoder.safetensors",
+        "encoder.json",
+        "prototypes.npz",
+        "assignments/0003.npz",
+        "assignments/0002.npz",
+    ):
+        (path / name).unlink()
+    (path / "metrics.jsonl").write_text(json.dumps(trained.metrics[0]) + "\n{")
+    page = Text(write_report(Run(path), quiet=True))
+    assert "1 of 3: the run has not ended" in page.text
+    assert "There is no map: the run has not ended" in page.text
+    assert page.data["levels"][0]["assignment"] == read_assignments(path, 1)[0].tolist()
+    assert page.data["levels"][1]["phi"] is None
+    assert len(page.data["thumbnails"]["images"]) == 48
+    assert page.data["outliers"] == []
+    (path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"no epoch of .* has ended yet"):
+        write_report(Run(path), quiet=True)
+
+
+def test_images_that_are_gone_or_have_moved(tmp_path):
+    photos = make(tmp_path / "photos", 48, classes=3)
+    run = protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    photos.rename(tmp_path / "moved")
+    page = Text(write_report(run, quiet=True))
+    assert "are not on this disk" in page.text
+    assert page.data["thumbnails"] is None
+    assert len(page.data["levels"]) == 2
+    page = Text(write_report(run, data=tmp_path / "moved", quiet=True))
+    assert len(page.data["thumbnails"]["images"]) == 48
+    with pytest.raises(UserError, match="holds 24 images that are not the 48 images"):
+        write_report(run, data=make(tmp_path / "others", 24), quiet=True)
+
+
+def test_more_images_than_the_page_lists(trained, monkeypatch, tmp_path):
+    monkeypatch.setattr("protonce.report.page.LISTED", 30)
+    monkeypatch.setattr("protonce.report.thumbnails.choose.__defaults__", (20,))
+    monkeypatch.setattr("protonce.report.scatter.POINTS", 10)
+    monkeypatch.setattr("protonce.report.content.ODD", 2)
+    page = Text(write_report(Run(copy_of(trained, tmp_path / "run")), quiet=True))
+    assert "Thumbnails of 20 of 48 images" in page.text
+    assert "the map shows 10 of them" in page.text
+    assert len(page.data["names"]) <= 30 < LISTED
+    names = trained.images[0]
+    for found, c in zip(page.data["levels"], trained.prototypes, strict=True):
+        assert sum(found["size"]) == 48  # of all, not of the listed
+        for name, which in zip(page.data["names"], found["assignment"], strict=True):
+            assert which == c.assignment[names.index(name)]
+    shown = [page.data["names"][i] for i in page.data["thumbnails"]["images"]]
+    assert len(set(shown)) == 20
+
+
+def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
+    other = protonce.train(photos, tmp_path / "moco", epochs=1, quiet=True, **{**SMALL, "method": "moco"})
+    run = Run(copy_of(trained, tmp_path / "run"))
+    page = Text(write_report(run, against=other, figures=tmp_path / "figures", quiet=True))
+    titles = re.findall(
+        r'"text":"((?:MoCo|PCL) \([^"]*\))"', json.dumps(page.data["map"]["plots"], separators=(",", ":"))
+    )
+    assert titles == ["MoCo (moco)", "PCL (run)"]
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    for name in ("loss", "ami", "sizes-0", "map", "clusters"):
+        assert {f"{name}.png", f"{name}.pdf"} <= names
+        Image.open(tmp_path / "figures" / f"{name}.png").verify()
+        assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    (other.path / "encoder.safetensors").unlink()
+    with pytest.raises(UserError, match="moco has not ended"):
+        write_report(run, against=Run(other.path), quiet=True)
+
+
+def test_vectors_have_a_map_and_no_pictures(tmp_path):
+    class Items:
+        labels = tuple(str(i % 2) for i in range(40))
+
+        def __len__(self):
+            return 40
+
+        def load(self, i):
+            return torch.full((6,), float(i % 2)) + torch.arange(6) * 0.01 * i
+
+    class Noise:
+        def train(self, samples):
+            u = [torch.from_numpy(samples.uniform(which, 6)).float() for which in ("query", "key")]
+            return samples.data + u[0], samples.data + u[1]
+
+        def plain(self, samples):
+            return samples.data
+
+    settings = {"clusters": [2], "dim": 4, "epochs": 1, "batch_size": 8, "recipe": "small-v2", "device": "cpu"}
+    run = protonce.train(
+        Items(), tmp_path / "run", encoder=torch.nn.Linear(6, 8), views=Noise(), quiet=True, **settings
+    )
+    page = Text(write_report(run, data=Items(), quiet=True))
+    assert page.data["thumbnails"] is None
+    assert len(page.data["map"]["images"]) == 40
+    assert "an encoder of the user's own" in page.text
+    page = Text(write_report(Run(run.path), quiet=True))  # as the command line sees it
+    assert "Some of this page is left out" in page.text
+    with pytest.raises(UserError, match="are not images"):
+        write_folders(run, tmp_path / "folders", data=Items(), quiet=True)
+
+
+def test_an_encoder_that_is_not_there_leaves_the_pictures(photos, tmp_path):
+    class Mean(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Linear(3, 8)
+
+        def forward(self, x):
+            return self.scale(x.mean(dim=(2, 3)))
+
+    run = protonce.train(photos, tmp_path / "run", encoder=Mean(), epochs=1, quiet=True, **SMALL)
+    page = Text(write_report(Run(run.path), quiet=True))
+    assert "trained with an encoder of its own" in page.text
+    assert page.data["map"] is None
+    assert len(page.data["thumbnails"]["images"]) == 48
+
+
+# Clusters as folders
+
+
+def test_clusters_become_folders_of_links(trained, photos, tmp_path):
+    assert write_folders(trained, tmp_path / "out", quiet=True) == 48
+    rows = list(csv.DictReader((tmp_path / "out" / "clusters.csv").open()))
+    assert [row["name"] for row in rows] == trained.images[0]
+    assert [row["label"] for row in rows] == trained.images[1]
+    for m, (name, c) in enumerate(zip(("0-k4", "1-k8"), trained.prototypes, strict=True)):
+        assert [int(row[f"prototype_{m}"]) for row in rows] == c.assignment.tolist()
+        for which in range(len(c.centroids)):
+            files = sorted((tmp_path / "out" / name / str(which)).iterdir())
+            assert all(file.is_symlink() for file in files)
+            linked = [file.resolve().relative_to(photos.resolve()).as_posix() for file in files]
+            mine = [row for row in rows if int(row[f"prototype_{m}"]) == which]
+            assert sorted(linked) == sorted(row["name"] for row in mine)
+            distance = {row["name"]: float(row[f"distance_{m}"]) for row in mine}
+            assert [distance[name] for name in linked] == sorted(distance.values())  # the closest first
+    with pytest.raises(UserError, match="is not empty"):
+        write_folders(trained, tmp_path / "out", quiet=True)
+
+
+def test_images_of_a_zip_are_written_out(photos, tmp_path):
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for path in sorted(photos.rglob("*.png")):
+            archive.write(path, path.relative_to(photos).as_posix())
+    run = protonce.train(tmp_path / "photos.zip", tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    write_folders(run, tmp_path / "out", quiet=True)
+    source = run.source()
+    files = sorted((tmp_path / "out" / "0-k4").rglob("*.png"))
+    assert len(files) == 48
+    rows = list(csv.DictReader((tmp_path / "out" / "clusters.csv").open()))
+    first = next(
+        i
+        for i, row in enumerate(rows)
+        if row["prototype_0"] == files[0].parent.name
+        and row["distance_0"] == min(r["distance_0"] for r in rows if r["prototype_0"] == row["prototype_0"])
+    )
+    assert np.array_equal(np.asarray(Image.open(files[0])), source.load(first))
+
+
+def test_the_commands(trained, tmp_path, capsys):
+    path = copy_of(trained, tmp_path / "run")
+    assert main(["report", str(path), "--figures", str(tmp_path / "figures")]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == str(path / "report.html")
+    assert "features of 48 images" in shown.err
+    assert main(["clusters", str(path), "--out", str(tmp_path / "out"), "--copy"]) == 0
+    assert "48 images in the folders of their clusters" in capsys.readouterr().out
+    copied = next((tmp_path / "out" / "0-k4").rglob("*.png"))
+    assert not copied.is_symlink()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    assert main(["clusters", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert main(["report", str(path), "--data", str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
