@@ -121,7 +121,7 @@ def test_pairs_that_look_alike_by_brute_force(monkeypatch):
 
 def test_the_hierarchy_of_a_run_is_its_prototypes(trained):
     source = trained.source()
-    _, embeddings = trained.features_and_embeddings(trained.loader(source))
+    embeddings = trained.embeddings(trained.loader(source))
     found = levels(trained, embeddings)
     assert len(found) == 2
     assert found[0].parent is None
@@ -496,7 +496,7 @@ def test_the_commands(trained, tmp_path, capsys):
     assert main(["report", str(path), "--figures", str(tmp_path / "figures")]) == 0
     shown = capsys.readouterr()
     assert shown.out.strip() == str(path / "report.html")
-    assert "features of 48 images" in shown.err
+    assert "embeddings of 48 images" in shown.err
     assert main(["clusters", str(path), "--out", str(tmp_path / "out"), "--copy"]) == 0
     assert "48 images in the folders of their clusters" in capsys.readouterr().out
     copied = next((tmp_path / "out" / "0-k4").rglob("*.png"))

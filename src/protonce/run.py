@@ -179,23 +179,9 @@ class Run:
         """Pooled features of the query encoder's backbone; (n, D)."""
         return extract(self.encoders[0].to(data.device).features, data)
 
-    def embeddings(self, data: Loader) -> Tensor:
+    def embeddings(self, data: Loader, seen: Callable[[int], None] = lambda _: None) -> Tensor:
         """V' = f_θ'(x): the momentum encoder's normalised embeddings, in which the prototypes live; (n, dim)."""
-        return extract(self.encoders[1].to(data.device), data)
-
-    def features_and_embeddings(
-        self, data: Loader, seen: Callable[[int], None] = lambda _: None
-    ) -> tuple[Tensor, Tensor]:
-        """Both of the above in one pass, so that every image is decoded once; `seen` is told of each batch."""
-        query, twin = (encoder.to(data.device) for encoder in self.encoders)
-
-        def encode(x: Tensor) -> Tensor:
-            seen(len(x))
-            return torch.cat([query.features(x), twin(x)], dim=1)
-
-        both = extract(encode, data)  # (n, D + dim)
-        features, embeddings = both.split([query.feature_dim, self.settings.dim], dim=1)
-        return features.contiguous(), embeddings.contiguous()
+        return extract(self.encoders[1].to(data.device), data, seen=seen)
 
     def assign(self, data: Data) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """For each granularity: the nearest prototype of each image, and the cosine distance to it.
@@ -212,11 +198,14 @@ class Run:
     def embed(self, data: Data) -> Embedding:
         """Features, prototypes and distances of every image of DATA."""
         loader = self.loader(data)
-        features, embeddings = self.features_and_embeddings(loader)
+        query, twin = (encoder.to(loader.device) for encoder in self.encoders)
+        # One pass for both, so that every image is decoded once.
+        both = extract(lambda x: torch.cat([query.features(x), twin(x)], dim=1), loader)  # (n, D + dim)
+        features, embeddings = both.split([query.feature_dim, self.settings.dim], dim=1)
         assigned = self._assign(embeddings)
         return Embedding(
             names=loader.source.names,
-            features=features.numpy(),
+            features=features.contiguous().numpy(),
             prototypes=[which for which, _ in assigned],
             distances=[distance for _, distance in assigned],
         )

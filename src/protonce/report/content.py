@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from protonce.data.sources import Data, Source
 from protonce.errors import UserError
@@ -13,6 +12,7 @@ from protonce.report.hierarchy import Floats, Ints, Level, alike, levels, outlie
 from protonce.report.thumbnails import Thumbnails, choose, draw, pack
 from protonce.run import Run
 
+SYSTEMS = {"pcl": "PCL", "moco": "MoCo"}
 ODD = 60  # outliers, and pairs that look alike, on the page
 
 
@@ -26,7 +26,7 @@ class Content:
     missing: str  # why something is left out; empty: nothing is
     source: Source | None
     hierarchy: list[Level]
-    other: tuple[Run, list[Level]] | None  # the run to compare with
+    against: Run | None  # the run to compare with
     outliers: list[tuple[int, float]]
     alike: list[tuple[int, int, float]]
     sample: Ints  # the images on the map
@@ -41,48 +41,49 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
     if against is not None and not against.finished:
         raise UserError(f"the run {against.path} has not ended; continue it with --resume")
     names, labels = run.images
-    source = features = embeddings = None
+    n = len(names)
+    source = embeddings = None
     missing = "" if run.finished else "the run has not ended; continue it with --resume"
     try:
         source = run.source(data)
         if run.finished:
-            loader, _ = run.loader(source), run.encoders
-            with steps.doing(f"features of {len(source):,} images", len(source)) as seen:
-                features, embeddings = run.features_and_embeddings(loader, seen)
+            loader, _ = run.loader(source), run.encoders  # what is missing is said before the bar begins
+            with steps.doing(f"embeddings of {n:,} images", n) as seen:
+                embeddings = run.embeddings(loader, seen)
     except UserError as error:
         if data is not None:
             raise
         missing = str(error)
     hierarchy = levels(run, embeddings)
-    n = len(names)
     sample = draw(n, scatter.POINTS)
     odd: list[tuple[int, float]] = []
     pairs: list[tuple[int, int, float]] = []
     places: dict[str, Floats] = {}
-    if source is not None and features is not None and embeddings is not None:
+    if source is not None and embeddings is not None:
         worst, distance = outliers(hierarchy)
         odd = list(zip(worst[:ODD].tolist(), distance[:ODD].tolist(), strict=True))
         pairs = alike(embeddings, hierarchy[0], ODD)
         with steps.doing(f"map of {len(sample):,} images" + (", for two runs" if against else "")):
-            places = _places(run, against, source, features, sample)
+            shown = source.subset(sample)
+            places = {name: scatter.tsne(r.features(r.loader(shown))) for name, r in titled(run, against).items()}
     thumbnails = None
     if source is not None and source.sizes is not None:
         first = np.unique([*sample, *(i for i, _ in odd), *(i for i, j, _ in pairs for i in (i, j))]).astype(np.int64)
         chosen = choose(n, hierarchy, first)
         with steps.doing(f"thumbnails of {len(chosen):,} images", len(chosen)) as seen:
             thumbnails = pack(source, chosen, seen)
-    other = (against, levels(against, None)) if against is not None else None
-    return Content(run, names, labels, missing, source, hierarchy, other, odd, pairs, sample, places, thumbnails)
+    return Content(run, names, labels, missing, source, hierarchy, against, odd, pairs, sample, places, thumbnails)
 
 
-def _places(run: Run, against: Run | None, source: Source, features: Tensor, sample: Ints) -> dict[str, Floats]:
-    """t-SNE of the sample for each run: the one to compare with on the left, as in the paper."""
-    places = {title(run): scatter.tsne(features[sample])}
+def titled(run: Run, against: Run | None) -> dict[str, Run]:
+    """The runs by what stands above them, the one to compare with first: on the left, as in the paper."""
     if against is None:
-        return places
-    return {title(against): scatter.tsne(against.features(against.loader(source.subset(sample)))), **places}
+        return {title(run): run}
+    if title(run) != title(against):
+        return {title(against): against, title(run): run}
+    return {f"{title(r)}, {r.path.resolve().parent}": r for r in (against, run)}
 
 
 def title(run: Run) -> str:
     """The system and the folder of a run."""
-    return f"{run.settings.method.upper().replace('MOCO', 'MoCo')} ({run.path.resolve().name})"
+    return f"{SYSTEMS.get(run.settings.method, run.settings.method)} ({run.path.resolve().name})"

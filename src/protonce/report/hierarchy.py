@@ -111,7 +111,7 @@ def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, f
         level: the coarsest: near-duplicates lie in one cluster.
         most: pairs to give.
     """
-    pairs: dict[tuple[int, int], float] = {}
+    found = [np.empty((3, 0))]
     order, start = level.members()
     for begin, end in itertools.pairwise(start):
         members = torch.from_numpy(order[begin:end])  # (z,)
@@ -122,7 +122,9 @@ def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, f
             similarity = v[rows] @ v.T  # (b, z)
             similarity[torch.arange(len(rows)), rows] = -2  # not with itself
             best, nearest = similarity.max(dim=1)
-            for i, j, s in zip(members[rows].tolist(), members[nearest].tolist(), best.tolist(), strict=True):
-                pairs[min(i, j), max(i, j)] = max(1 - s, 0.0)
-    closest = sorted(pairs.items(), key=lambda item: (item[1], item[0]))[:most]
-    return [(i, j, distance) for (i, j), distance in closest]
+            pair = torch.stack([members[rows], members[nearest]]).numpy()
+            found.append(np.stack([pair.min(axis=0), pair.max(axis=0), (1 - best).clamp(min=0).numpy()]))
+    i, j, distance = np.concatenate(found, axis=1)
+    _, once = np.unique(i * len(embeddings) + j, return_index=True)
+    closest = once[np.argsort(distance[once], kind="stable")][:most]
+    return [(int(i[c]), int(j[c]), float(distance[c])) for c in closest]

@@ -19,8 +19,8 @@ from protonce.paper import BESIDE
 from protonce.progress import Steps, duration
 from protonce.report import charts, drawing, scatter
 from protonce.report.charts import Chart
-from protonce.report.content import Content, gather, title
-from protonce.report.hierarchy import Ints, Level, classes_of, purity
+from protonce.report.content import Content, gather, title, titled
+from protonce.report.hierarchy import Ints, Level, classes_of, levels, purity
 from protonce.report.thumbnails import COLUMNS, ROWS, draw
 from protonce.run import Run
 
@@ -45,7 +45,8 @@ def write_report(
     steps = Steps(quiet)
     content = gather(run, data, against, steps)
     curves = {"training": charts.training(run, content.labels), "evaluations": charts.evaluations(run.evaluations)}
-    curves["training"] += charts.sizes(_hierarchies(content))
+    runs = titled(run, against).items()
+    curves["training"] += charts.sizes({t: content.hierarchy if r is run else levels(r, None) for t, r in runs})
     path = run.path / "report.html"
     with steps.doing("page"):
         write_whole(path, render(content, curves))
@@ -53,11 +54,6 @@ def write_report(
         with steps.doing("figures"):
             _write_figures(content, [*curves["training"], *curves["evaluations"]], figures)
     return path
-
-
-def _hierarchies(content: Content) -> dict[str, list[Level]]:
-    found = {title(content.run): content.hierarchy}
-    return found if content.other is None else {title(content.other[0]): content.other[1], **found}
 
 
 # The page
