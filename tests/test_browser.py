@@ -76,13 +76,13 @@ def wait_for_view(page, name):
     visible = (
         "[...document.querySelectorAll('section[data-view]')].filter(s => s.offsetParent).map(s => s.dataset.view)"
     )
-    page.wait_for_function(f"{visible}.join() === '{name}'", timeout=5000)
+    page.wait_for_function(f"() => {visible}.join() === '{name}'", timeout=5000)
 
 
 def wait_for_heading(page, text):
     """Until the cluster view has this heading."""
     heading = "document.querySelector('#cluster-view h3')?.textContent"
-    page.wait_for_function(f"{heading} === '{text}'", timeout=5000)
+    page.wait_for_function(f"() => {heading} === '{text}'", timeout=5000)
 
 
 def test_from_coarse_to_fine_by_clicking_and_back(page):
@@ -94,17 +94,17 @@ def test_from_coarse_to_fine_by_clicking_and_back(page):
     parent = page.locator("#cluster-view .card:not(:has-text('0 finer'))").first
     address = parent.get_attribute("data-prototype")
     parent.click()
-    wait_for_heading(page, f"Prototype {address.split('/')[1]} of 3")
+    wait_for_heading(page, f"Prototype {address.split('/')[1]} (k = 3)")
     assert page.url.endswith(f"#clusters/{address}")
-    assert page.locator(".closest.large .thumb[role=img]").count() > 0
+    assert page.locator(".thumb.large.close[role=img]").count() > 0
     child = cards(page).first.get_attribute("data-prototype")
     assert child.startswith("1/")
     cards(page).first.click()
-    wait_for_heading(page, f"Prototype {child.split('/')[1]} of 6")
+    wait_for_heading(page, f"Prototype {child.split('/')[1]} (k = 6)")
     page.locator(".crumbs a").nth(1).click()
-    wait_for_heading(page, f"Prototype {address.split('/')[1]} of 3")
+    wait_for_heading(page, f"Prototype {address.split('/')[1]} (k = 3)")
     page.go_back()
-    wait_for_heading(page, f"Prototype {child.split('/')[1]} of 6")
+    wait_for_heading(page, f"Prototype {child.split('/')[1]} (k = 6)")
 
 
 def test_a_thumbnail_shows_the_image(page, report):
@@ -148,6 +148,12 @@ def test_names_that_would_run_are_shown_as_text(page):
     assert page.locator("#cluster-view .tile").count() == 1
     page.locator("#cluster-view .tile a").first.click()
     page.wait_for_selector("#cluster-view h3:has-text('Prototype')")
+    page.go_back()  # to what was found
+    page.wait_for_selector("#cluster-view .tile")
+    assert page.locator("#find").input_value() == "02 & 'co'"
+    page.get_by_role("link", name="prototypes", exact=True).click()
+    page.wait_for_selector("#cluster-view .card")
+    assert page.locator("#find").input_value() == ""
 
 
 def test_odd_ones_and_pairs(page):
@@ -189,16 +195,33 @@ def test_the_other_views(page):
 
 
 def test_by_keyboard_alone(page):
-    for _ in range(2):
-        page.keyboard.press("Tab")
+    def tab_to(what):
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if page.evaluate(f"() => document.activeElement.matches('{what}')"):
+                return
+        raise AssertionError(f"no {what} on the way")
+
+    tab_to('[href="#clusters"]')
     page.keyboard.press("Enter")
     wait_for_view(page, "clusters")
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.classList.contains('card')"):
-            break
+    tab_to(".card")
     page.keyboard.press("Enter")
     page.wait_for_selector("#cluster-view h3:has-text('Prototype')")
+    assert page.evaluate("document.activeElement.tagName") == "H3"
+    page.goto(page.url.split("#")[0] + "#map")
+    page.wait_for_selector("#map-plots[data-ready]")
+    page.locator("#map-plots").focus()
+    seen = set()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+        seen.add(page.locator("#pointed").get_attribute("data-image"))
+    assert len(seen) == 3
+    legend = page.locator("#legend button").first
+    legend.focus()
+    page.keyboard.press("Enter")
+    assert legend.get_attribute("aria-pressed") == "true"
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
 
 
 def test_dark_and_light(page):
@@ -234,7 +257,10 @@ def test_a_phone_never_scrolls_sideways(page):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
 
 
-def test_printing_shows_every_view(page):
+def test_printing_shows_every_view_with_its_pictures(page):
     page.emulate_media(media="print")
     assert all(section.is_visible() for section in page.locator("section[data-view]").all())
     assert page.locator("#cluster-view .card").count() == 3
+    assert page.locator("button:visible").count() == 0
+    pictures = page.pdf(print_background=False).count(b"/Subtype /Image")
+    assert pictures > 1  # thumbnails, and the map

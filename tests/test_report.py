@@ -27,7 +27,8 @@ from protonce.errors import UserError
 from protonce.report import charts, drawing, thumbnails
 from protonce.report.folders import write_folders
 from protonce.report.hierarchy import Level, alike, levels, outliers, purity
-from protonce.report.page import LISTED, write_report
+from protonce.report.page import write_report
+from protonce.report.results import images_tested, scores
 from protonce.report.scatter import tsne
 from protonce.run import Run, read_assignments
 
@@ -155,23 +156,27 @@ def test_a_sheet_shows_each_image_at_its_place(photos, monkeypatch):
     images = np.arange(0, 48, 2)
     monkeypatch.setattr(thumbnails, "COLUMNS", 5)
     monkeypatch.setattr(thumbnails, "ROWS", 2)  # three sheets
-    packed = thumbnails.pack(source, images)
-    assert (packed.side, len(packed.sheets)) == (20, 3)
+    packed = thumbnails.pack(source, images, 10**6)
+    assert (packed.side, len(packed.sheets)) == (32, 3)  # the images have 20 pixels
     for position, i in enumerate(images):
         sheet, within = divmod(position, 10)
-        picture = Image.open(io.BytesIO(base64.b64decode(packed.sheets[sheet].split(",")[1])))
         row, column = divmod(within, 5)
-        shown = np.asarray(picture.convert("L"), dtype=float)[row * 20 : row * 20 + 20, column * 20 : column * 20 + 20]
-        original = source.load(int(i)).mean(axis=2)
-        assert np.corrcoef(shown.ravel(), original.ravel())[0, 1] > 0.9
+        place = (column * 32, row * 32, column * 32 + 32, row * 32 + 32)
+        shown = Image.open(io.BytesIO(packed.sheets[sheet])).convert("L").crop(place).resize((20, 20))
+        assert np.corrcoef(np.asarray(shown).ravel(), source.load(int(i)).mean(axis=2).ravel())[0, 1] > 0.9
 
 
-def test_the_quality_falls_before_the_page_grows_too_heavy(photos, monkeypatch):
-    source = open_source(photos)
-    size = lambda packed: sum(len(base64.b64decode(s.split(",")[1])) for s in packed.sheets)  # noqa: E731
-    usual = size(thumbnails.pack(source, np.arange(48)))
-    monkeypatch.setattr(thumbnails, "BYTES", usual // 2)
-    assert size(thumbnails.pack(source, np.arange(48))) <= usual // 2
+def test_thumbnails_are_as_large_as_fits():
+    rng = np.random.default_rng(0)
+    noise = open_source(rng.integers(0, 255, (40, 200, 200), dtype=np.uint8))  # the worst there is
+    sides = []
+    for room in (10**7, 10**5, 3 * 10**4):
+        packed = thumbnails.pack(noise, np.arange(40), room)
+        assert sum(map(len, packed.sheets)) <= room
+        sides.append(packed.side)
+    assert sides[0] == 160
+    assert sides == sorted(sides, reverse=True)
+    assert len(set(sides)) == 3
 
 
 # The map
@@ -186,11 +191,12 @@ def test_the_map_keeps_neighbours():
     assert (groups[nearest] == groups).float().mean() > 0.95
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 5, 12])
-def test_the_map_of_few_or_identical_images(n):
-    most_alike = torch.ones(5 * n, 3)
-    most_alike[:n] = torch.randn(n, 3)
-    for points in (torch.randn(n, 3), torch.ones(n, 3), most_alike):
+def test_the_map_of_images_that_are_few_or_alike():
+    assert tsne(torch.randn(4, 3)) is None
+    assert tsne(torch.ones(40, 3)) is None
+    mostly = torch.ones(60, 3)
+    mostly[:12] = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    for points in (mostly, mostly[:5]):
         places = tsne(points)
         assert places.shape == (len(points), 2)
         assert np.isfinite(places).all()
@@ -224,13 +230,39 @@ def test_a_histogram_counts_every_cluster():
             assert count == ((size > left) & (size < right)).sum()
 
 
+def test_runs_are_compared_where_they_have_as_many_clusters():
+    rng = np.random.default_rng(0)
+    few, many, more = (level(np.r_[np.arange(k), rng.integers(0, k, 200)]) for k in (5, 10, 20))
+    found = charts.sizes({"other": [many], "mine": [few, many, more]})
+    assert [[line.name for line in chart.lines] for chart in found] == [["mine"], ["other", "mine"], ["mine"]]
+
+
 def test_low_shot_results_become_a_curve_over_k():
     metrics = {f"accuracy@{k}": {"mean": k / 20, "std": 0.01, "runs": [k / 20] * 5} for k in (1, 16, 2)}
-    (chart,) = charts.evaluations({"lowshot": {"metrics": metrics}, "knn": {"metrics": {"accuracy": 0.5}}})
+    results = {"lowshot": {"metrics": metrics}, "knn": {"metrics": {"accuracy": 0.5, "accuracy@²": 1}}}
+    (chart,) = charts.evaluations({name: scores(result) for name, result in results.items()})
     (line,) = chart.lines
     assert (line.x, line.y) == ([1, 2, 16], [0.05, 0.1, 0.8])
     assert line.low == pytest.approx([0.04, 0.09, 0.79])
-    assert "accuracy" in drawing.svg(drawing.draw(charts.Chart("a", "b", "c", "x", "accuracy", [line])))
+
+
+@pytest.mark.parametrize("value", [None, "good", [1, 2], {"a": {"b": 1}}, True, float("nan"), {"mean": None}])
+def test_a_metric_that_is_no_number_is_shown_as_it_is(value):
+    (found,) = scores({"protocol": "knn", "metrics": {"accuracy": value}})
+    assert found.mean is None
+    assert found.text == json.dumps(value)
+    assert scores({"metrics": None}) == scores({}) == []
+    assert images_tested({"data": None}) == images_tested({}) == ""
+
+
+def test_each_line_has_a_colour_of_its_own():
+    """Names that begin alike are two lines all the same; a dashed line shares the colour of its own."""
+    lines = [charts.Line(f"k = {k}", [1, 2], [k, k]) for k in (10, 100, 1000)]
+    lines.append(charts.Line("by guessing", [1, 2], [5, 5], of="k = 100"))
+    drawn = drawing.draw(charts.Chart("a", "b", "c", "epoch", "y", lines)).axes[0].lines
+    colours = [line.get_color() for line in drawn]
+    assert len(set(colours)) == 3
+    assert colours[3] == colours[1]
 
 
 def test_a_figure_takes_the_colour_of_the_page_and_runs_nothing():
@@ -259,6 +291,7 @@ def page(trained, tmp_path_factory):
         "data": {"test": {"source": "<b>there</b>", "images": 10}},
     }
     (run.path / "evaluations" / "knn.json").write_text(json.dumps(result))
+    (run.path / "evaluations" / "strange.json").write_text('{"metrics": {"what": ["<i>this</i>"]}, "data": null}')
     return Text(write_report(run, quiet=True))
 
 
@@ -269,6 +302,7 @@ def test_the_page_tells_what_happened(page):
     assert "0.250 ± 0.050" in page.text
     assert "PCL 0.545" in page.text  # the paper's
     assert "<b>there</b>" in page.text  # as text
+    assert '["<i>this</i>"]' in page.text
     assert "protonce train" in page.text
     assert "--clusters 4,8" in page.text
     assert "fingerprint" in page.text
@@ -281,8 +315,17 @@ def test_the_page_knows_every_image_and_its_prototypes(page, trained):
     for m, found in enumerate(page.data["levels"]):
         assert found["assignment"] == trained.prototypes[m].assignment.tolist()
         assert sum(found["size"]) == 48
-    assert sorted(page.data["thumbnails"]["images"]) == list(range(48))
+        order, start = level(found["assignment"], trained_distance(trained, m)).members()
+        for which in range(len(found["size"])):
+            ranks = [found["rank"][i] for i in order[start[which] : start[which + 1]]]
+            assert ranks == list(range(len(ranks)))
+    assert page.data["pictured"] == list(range(48))
     assert page.data["map"]["images"] == list(range(48))
+
+
+def trained_distance(run, m):
+    embeddings = run.embeddings(run.loader(run.source()))
+    return levels(run, embeddings)[m].distance
 
 
 def test_the_page_needs_no_network_and_runs_only_its_own_scripts(page):
@@ -290,6 +333,7 @@ def test_the_page_needs_no_network_and_runs_only_its_own_scripts(page):
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy.split("script-src")[1]
     ran = [text for attributes, text in page.scripts if attributes.get("type") != "text/plain"]
+    assert {tuple(a) for a, _ in page.scripts} <= {(), ("type", "id"), ("type", "class")}
     assert len(ran) == 2
     for script in ran:
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
@@ -297,7 +341,7 @@ def test_the_page_needs_no_network_and_runs_only_its_own_scripts(page):
         assert not {"onclick", "onerror", "onload"} & set(attributes)
         assert tag not in ("link", "iframe", "object")
         for name in ("src", "href", "xlink:href"):
-            assert attributes.get(name, "#").startswith("#"), (tag, attributes)
+            assert attributes.get(name, "#").startswith(("#", "data:image/png;base64,")), (tag, attributes)
 
 
 def test_the_command_on_the_page_trains_the_same_run(page, trained, tmp_path):
@@ -345,7 +389,7 @@ def test_a_run_that_was_interrupted_after_an_epoch(trained, tmp_path):
     assert "There is no map: the run has not ended" in page.text
     assert page.data["levels"][0]["assignment"] == read_assignments(path, 1)[0].tolist()
     assert page.data["levels"][1]["phi"] is None
-    assert len(page.data["thumbnails"]["images"]) == 48
+    assert len(page.data["pictured"]) == 48
     assert page.data["outliers"] == []
     (path / "metrics.jsonl").write_text("")
     with pytest.raises(UserError, match=r"no epoch of .* has ended yet"):
@@ -358,30 +402,29 @@ def test_images_that_are_gone_or_have_moved(tmp_path):
     photos.rename(tmp_path / "moved")
     page = Text(write_report(run, quiet=True))
     assert "are not on this disk" in page.text
-    assert page.data["thumbnails"] is None
+    assert page.data["pictured"] == []
     assert len(page.data["levels"]) == 2
     page = Text(write_report(run, data=tmp_path / "moved", quiet=True))
-    assert len(page.data["thumbnails"]["images"]) == 48
+    assert len(page.data["pictured"]) == 48
     with pytest.raises(UserError, match="holds 24 images that are not the 48 images"):
         write_report(run, data=make(tmp_path / "others", 24), quiet=True)
 
 
 def test_more_images_than_the_page_lists(trained, monkeypatch, tmp_path):
-    monkeypatch.setattr("protonce.report.page.LISTED", 30)
-    monkeypatch.setattr("protonce.report.thumbnails.choose.__defaults__", (20,))
+    monkeypatch.setattr("protonce.report.payload.LISTED", 30)
+    monkeypatch.setattr("protonce.report.thumbnails.MOST", 20)
     monkeypatch.setattr("protonce.report.scatter.POINTS", 10)
     monkeypatch.setattr("protonce.report.content.ODD", 2)
     page = Text(write_report(Run(copy_of(trained, tmp_path / "run")), quiet=True))
     assert "Thumbnails of 20 of 48 images" in page.text
     assert "the map shows 10 of them" in page.text
-    assert len(page.data["names"]) <= 30 < LISTED
+    assert 20 <= len(page.data["names"]) <= 30
     names = trained.images[0]
     for found, c in zip(page.data["levels"], trained.prototypes, strict=True):
         assert sum(found["size"]) == 48  # of all, not of the listed
         for name, which in zip(page.data["names"], found["assignment"], strict=True):
             assert which == c.assignment[names.index(name)]
-    shown = [page.data["names"][i] for i in page.data["thumbnails"]["images"]]
-    assert len(set(shown)) == 20
+    assert len({page.data["names"][i] for i in page.data["pictured"]}) == 20
 
 
 def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
@@ -425,9 +468,10 @@ def test_vectors_have_a_map_and_no_pictures(tmp_path):
         Items(), tmp_path / "run", encoder=torch.nn.Linear(6, 8), views=Noise(), quiet=True, **settings
     )
     page = Text(write_report(run, data=Items(), quiet=True))
-    assert page.data["thumbnails"] is None
+    assert page.data["pictured"] == []
     assert len(page.data["map"]["images"]) == 40
-    assert "an encoder of the user's own" in page.text
+    assert "of the user's own" in page.text
+    assert "This run was trained from Python" in page.text
     page = Text(write_report(Run(run.path), quiet=True))  # as the command line sees it
     assert "Some of this page is left out" in page.text
     with pytest.raises(UserError, match="are not images"):
@@ -447,7 +491,7 @@ def test_an_encoder_that_is_not_there_leaves_the_pictures(photos, tmp_path):
     page = Text(write_report(Run(run.path), quiet=True))
     assert "trained with an encoder of its own" in page.text
     assert page.data["map"] is None
-    assert len(page.data["thumbnails"]["images"]) == 48
+    assert len(page.data["pictured"]) == 48
 
 
 # Clusters as folders

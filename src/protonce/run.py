@@ -84,8 +84,13 @@ class Run:
     @property
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """What `protonce evaluate` kept in evaluations/, by the name of the file."""
-        files = sorted((self.path / "evaluations").glob("*.json"))
-        return {file.stem: json.loads(file.read_text()) for file in files}
+        found = {}
+        for file in sorted((self.path / "evaluations").glob("*.json")):
+            try:
+                found[file.stem] = json.loads(file.read_text())
+            except ValueError:
+                raise UserError(f"{file} is no whole JSON; remove it, or evaluate again") from None
+        return found
 
     @property
     def health(self) -> Verdict:
@@ -168,11 +173,15 @@ class Run:
         if data is None:
             data = str(before["source"])
             if data != "builtin" and not Path(data).exists():
-                raise UserError(f"the images of {self.path} ({data}) are not on this disk; name them")
+                raise UserError(
+                    f"the images of {self.path} ({data}) are not on this disk; name them (--data, or --train)"
+                )
         source = open_source(data, "train", self.settings.seed, self.settings.limit)
         if source.fingerprint != before["fingerprint"]:
             was = f"the {before['images']:,} images that {self.path} was trained on"
-            raise UserError(f"{source.spec} holds {len(source):,} images that are not {was}; name the images to use")
+            raise UserError(
+                f"{source.spec} holds {len(source):,} images that are not {was}; name those (--data, or --train)"
+            )
         return source
 
     def features(self, data: Loader) -> Tensor:
@@ -322,7 +331,8 @@ def hardly_begun(path: Path) -> bool:
 
 def _csv(header: Sequence[str], rows: Any) -> str:
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    # Text is quoted: a carriage return in a name would end the line for a reader.
+    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(header)
     writer.writerows(rows)
     return buffer.getvalue()

@@ -1,16 +1,18 @@
 """What the curves of a run are: numbers only. `drawing.py` draws them, on the page and as files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protonce.report.hierarchy import Ints, Level, classes_of
+from protonce.report.results import Score
+from protonce.report.thumbnails import draw
 from protonce.run import Run, read_assignments
 
-MOST_EPOCHS = 40  # at which clusters are compared with labels
+MOST_EPOCHS, MOST_LABELS = 40, 20_000  # at which, and on which images, clusters are compared with labels
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
-    dashed: bool = False  # something to compare with
+    of: str = ""  # dashed, in the colour of the line of this name: something to compare it with
     steps: bool = False  # a histogram's outline
 
 
@@ -35,7 +37,7 @@ class Chart:
     caption: str
     x: str
     y: str
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Line]
     log_x: bool = False
 
 
@@ -45,7 +47,7 @@ def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
     names = [f"k = {k:,}" for k in run.settings.clusters]
     charts = [_losses(records), _accuracies(records), _learning_rate(records), _concentration(records, names)]
     charts += [_agreement(records, names), _rank(records, run.settings.dim)]
-    if labels is not None and records:
+    if labels is not None:
         charts.append(_labels(run, labels, names))
     return [chart for chart in charts if chart.lines]
 
@@ -69,8 +71,11 @@ def _losses(records: Sequence[Mapping[str, Any]]) -> Chart:
         found = _series(term, records, term)
         lines += found
         if found:
-            lines += _series(f"{term}, by guessing", [r for r in records if term in r], f"{term}_chance", dashed=True)
-    caption = "ProtoNCE and its two terms (eq. 11). Dashed: what an untrained or collapsed encoder would have."
+            lines += _series(f"{term}, by guessing", [r for r in records if term in r], f"{term}_chance", of=term)
+    caption = (
+        "ProtoNCE and its two terms (eq. 11); the sum rises where the prototype term joins. Dashed: what an untrained "
+        "or collapsed encoder would have."
+    )
     return Chart("loss", "Loss", caption, "epoch", "loss", lines)
 
 
@@ -114,26 +119,31 @@ def _labels(run: Run, labels: Sequence[str], names: Sequence[str]) -> Chart:
 
     epochs = len(run.metrics)
     chosen = np.unique(np.linspace(1, epochs, min(epochs, MOST_EPOCHS)).round().astype(int)).tolist()
-    _, codes = classes_of(labels)
-    scores = [[adjusted_mutual_info_score(codes, a) for a in read_assignments(run.path, epoch)] for epoch in chosen]
+    images = draw(len(labels), MOST_LABELS)
+    _, codes = classes_of([labels[i] for i in images])
+    scores = [
+        [adjusted_mutual_info_score(codes, a[images]) for a in read_assignments(run.path, epoch)] for epoch in chosen
+    ]
     lines = [Line(name, chosen, [s[m] for s in scores]) for m, name in enumerate(names)]
     caption = "AMI of the clusters with the labels, which training never saw (the figure of the paper's appendix)."
+    if len(images) < len(labels):
+        caption += f" On {len(images):,} images, drawn at random."
     return Chart("ami", "Clusters and labels", caption, "epoch", "AMI", lines)
 
 
 def sizes(runs: Mapping[str, Sequence[Level]]) -> list[Chart]:
-    """Cluster sizes of each granularity; with two runs, one over the other (fig. 3a)."""
+    """Cluster sizes of each granularity of the last run; beside it those of others with as many clusters (fig. 3a)."""
     charts = []
-    for m in range(min(len(hierarchy) for hierarchy in runs.values())):
-        counts = {title: hierarchy[m].size for title, hierarchy in runs.items()}
-        edges = _edges(list(counts.values()))
-        lines = []
-        for title, size in counts.items():
-            y = np.histogram(size, edges)[0]
-            lines.append(Line(title, edges.tolist(), [*y.tolist(), 0], steps=True))
-        k = " and ".join(f"{v:,}" for v in sorted({len(size) for size in counts.values()}))
-        caption = f"How many of the {k} clusters have so many images."
-        charts.append(Chart(f"sizes-{m}", f"Cluster sizes, k = {k}", caption, "images", "clusters", lines))
+    for m, level in enumerate(list(runs.values())[-1]):
+        k = len(level.size)
+        alike = {title: found.size for title, one in runs.items() for found in one if len(found.size) == k}
+        edges = _edges(list(alike.values()))
+        lines = [
+            Line(title, edges.tolist(), [*np.histogram(size, edges)[0].tolist(), 0], steps=True)
+            for title, size in alike.items()
+        ]
+        caption = f"How many of the {k:,} clusters have so many images."
+        charts.append(Chart(f"sizes-{m}", f"Cluster sizes, k = {k:,}", caption, "images", "clusters", lines))
     return charts
 
 
@@ -145,22 +155,21 @@ def _edges(sizes: Sequence[Ints]) -> NDArray[np.float64]:
     return np.arange(low, high + 2 * width, width) - 0.5
 
 
-def evaluations(results: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
+def evaluations(results: Mapping[str, Sequence[Score]]) -> list[Chart]:
     """A curve over k for each evaluation with metrics named METRIC@K, as low-shot classification has."""
     charts = []
-    for name, result in results.items():
+    for name, scores in results.items():
         curves: dict[str, list[tuple[int, float, float]]] = {}
-        for metric, value in result["metrics"].items():
-            what, _, k = metric.rpartition("@")
-            if what and k.isdigit():
-                mean, std = (value["mean"], value["std"]) if isinstance(value, Mapping) else (value, 0.0)
-                curves.setdefault(what, []).append((int(k), mean, std))
+        for score in scores:
+            what, _, k = score.metric.rpartition("@")
+            if what and k.isdecimal() and score.mean is not None:
+                curves.setdefault(what, []).append((int(k), score.mean, score.std or 0.0))
         lines = []
         for what, points in curves.items():
             if len(points) > 1:
-                k, mean, std = (list(column) for column in zip(*sorted(points), strict=True))
+                x, mean, std = (list(column) for column in zip(*sorted(points), strict=True))
                 low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
-                lines.append(Line(what, k, mean, low, high))
+                lines.append(Line(what, x, mean, low, high))
         if lines:
             caption = "Mean over draws, and a standard deviation to each side."
             charts.append(Chart(f"evaluation-{name}", name, caption, "labelled images a class", "", lines, log_x=True))

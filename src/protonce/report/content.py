@@ -9,7 +9,7 @@ from protonce.errors import UserError
 from protonce.progress import Steps
 from protonce.report import scatter
 from protonce.report.hierarchy import Floats, Ints, Level, alike, levels, outliers
-from protonce.report.thumbnails import Thumbnails, choose, draw, pack
+from protonce.report.thumbnails import choose, draw
 from protonce.run import Run
 
 SYSTEMS = {"pcl": "PCL", "moco": "MoCo"}
@@ -31,7 +31,7 @@ class Content:
     alike: list[tuple[int, int, float]]
     sample: Ints  # the images on the map
     places: dict[str, Floats]  # where they are, by run; empty: there is no map
-    thumbnails: Thumbnails | None
+    pictured: Ints  # the images with a thumbnail
 
 
 def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Content:
@@ -65,14 +65,14 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
         pairs = alike(embeddings, hierarchy[0], ODD)
         with steps.doing(f"map of {len(sample):,} images" + (", for two runs" if against else "")):
             shown = source.subset(sample)
-            places = {name: scatter.tsne(r.features(r.loader(shown))) for name, r in titled(run, against).items()}
-    thumbnails = None
+            found = {name: scatter.tsne(r.features(r.loader(shown))) for name, r in titled(run, against).items()}
+        places = {name: xy for name, xy in found.items() if xy is not None}
+        missing = "" if len(places) == len(found) else "all images look alike to the encoder, so there is no map"
+    pictured = np.empty(0, dtype=np.int64)
     if source is not None and source.sizes is not None:
-        first = np.unique([*sample, *(i for i, _ in odd), *(i for i, j, _ in pairs for i in (i, j))]).astype(np.int64)
-        chosen = choose(n, hierarchy, first)
-        with steps.doing(f"thumbnails of {len(chosen):,} images", len(chosen)) as seen:
-            thumbnails = pack(source, chosen, seen)
-    return Content(run, names, labels, missing, source, hierarchy, against, odd, pairs, sample, places, thumbnails)
+        first = [*sample, *(i for i, _ in odd), *(i for i, j, _ in pairs for i in (i, j))]
+        pictured = choose(n, hierarchy, np.array(first, dtype=np.int64))
+    return Content(run, names, labels, missing, source, hierarchy, against, odd, pairs, sample, places, pictured)
 
 
 def titled(run: Run, against: Run | None) -> dict[str, Run]:

@@ -19,7 +19,7 @@ from protonce.report.thumbnails import thumbnail
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; yellow, too pale for a line, is left out.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-MARKERS = ("o", "s", "^", "D", "v", "h", "*")
+MARKERS = ("o", "s", "^", "D", "v", "h", "*")  # the same shapes as in scatter.MARKERS
 INK = "#010101"  # text and axes: the page's own colour takes its place, so that dark pages have light figures
 STYLE: Any = {
     "font.size": 9,
@@ -33,7 +33,6 @@ STYLE: Any = {
     "savefig.dpi": 200,
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
-TOP = 5  # images closest to a fine prototype, as in the paper's last figure
 
 
 def draw(chart: Chart) -> Figure:
@@ -41,20 +40,22 @@ def draw(chart: Chart) -> Figure:
     with rc_context(STYLE):
         figure = Figure(figsize=(5.2, 3.1), layout="constrained")
         axes = figure.add_subplot()
-        solid = [line.name for line in chart.lines if not line.dashed]
+        solid = [line.name for line in chart.lines if not line.of]
+        handles = []
         for line in chart.lines:
-            # A dashed line has the colour of what it is compared with.
-            of = next((i for i, name in enumerate(solid) if line.name.startswith(name)), 0)
+            of = solid.index(line.of or line.name)
             colour = COLOURS[of % len(COLOURS)]
-            style: dict[str, Any] = {"color": colour, "label": line.name, "linestyle": "--" if line.dashed else "-"}
+            style: dict[str, Any] = {"color": colour, "linestyle": "--" if line.of else "-"}
             if line.steps:
-                axes.plot(line.x, line.y, drawstyle="steps-post", **style)
+                handles += axes.plot(line.x, line.y, drawstyle="steps-post", **style)
             else:
-                few = len(line.x) <= 12 and not line.dashed
-                axes.plot(line.x, line.y, marker=MARKERS[of % len(MARKERS)] if few else "", markersize=4, **style)
+                few = len(line.x) <= 12 and not line.of
+                handles += axes.plot(
+                    line.x, line.y, marker=MARKERS[of % len(MARKERS)] if few else "", markersize=4, **style
+                )
             if line.low is not None and line.high is not None:
                 axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
-        axes.set(xlabel=chart.x, ylabel=chart.y, title=chart.title)
+        axes.set(xlabel=chart.x, ylabel=chart.y, title=_text(chart.title))
         if chart.log_x:
             axes.set_xscale("log", base=2)
             axes.set_xticks(sorted({x for line in chart.lines for x in line.x}))
@@ -65,7 +66,7 @@ def draw(chart: Chart) -> Figure:
         if chart.y == "clusters":
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         if len(chart.lines) > 1:
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(handles, [_text(line.name) for line in chart.lines], frameon=False, fontsize=8)
         return figure
 
 
@@ -80,6 +81,7 @@ def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) 
     with rc_context(STYLE):
         figure = Figure(figsize=(5.2 * len(places), 5.2), layout="constrained")
         shown = np.argsort(-np.bincount(groups, minlength=len(titles)), kind="stable")[: len(COLOURS) * len(MARKERS)]
+        handles: dict[int, Any] = {}
         for i, (title, xy) in enumerate(places.items()):
             axes = figure.add_subplot(1, len(places), i + 1, aspect="equal")
             rest = ~np.isin(groups, shown)
@@ -87,41 +89,47 @@ def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) 
             for j, group in enumerate(shown):
                 which = groups == group
                 style: Any = {"color": COLOURS[j % len(COLOURS)], "marker": MARKERS[j // len(COLOURS)]}
-                axes.scatter(xy[which, 0], xy[which, 1], s=6, linewidths=0, label=titles[group], **style)
+                dots = axes.scatter(xy[which, 0], xy[which, 1], s=6, linewidths=0, **style)
+                handles[j] = dots
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-            axes.set_title(title, wrap=True)
-        handles, names = axes.get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False, fontsize=7)
+            axes.set_title(_text(title), wrap=True)
+        names = [_text(titles[group]) for group in shown]
+        figure.legend(list(handles.values()), names, loc="outside lower center", ncols=6, frameon=False, fontsize=7)
         return figure
 
 
-def draw_clusters(source: Source, hierarchy: Sequence[Level], rows: int = 6, side: int = 64) -> Figure:
+def draw_clusters(source: Source, hierarchy: Sequence[Level], top: int, rows: int = 6, side: int = 64) -> Figure:
     """Some clusters, as in the paper's last figure: framed green, the images closest to a fine prototype; framed
     orange, images drawn at random from the coarser cluster around it.
     """
     fine = hierarchy[-1]
     coarse = hierarchy[max(len(hierarchy) - 2, 0)]
     order, start = fine.members()
-    large = np.flatnonzero(fine.size >= min(TOP, fine.size.max()))
+    large = np.flatnonzero(fine.size >= min(top, fine.size.max()))
     rng = np.random.default_rng(0)
     with rc_context(STYLE):
         chosen = np.sort(rng.permutation(large)[:rows])
-        figure = Figure(figsize=(2 * TOP * 0.75, len(chosen) * 0.78), layout="constrained")
-        grid = figure.subplots(len(chosen), 2 * TOP, squeeze=False)
+        figure = Figure(figsize=(2 * top * 0.75, len(chosen) * 0.78), layout="constrained")
+        grid = figure.subplots(len(chosen), 2 * top, squeeze=False)
         for axes in grid.flat:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         for row, which in zip(grid, chosen, strict=True):
-            closest = order[start[which] : start[which + 1]][:TOP]
+            closest = order[start[which] : start[which + 1]][:top]
             parent = fine.parent[which] if fine.parent is not None else which
             around = np.setdiff1d(np.flatnonzero(coarse.assignment == parent), closest)
-            others = rng.permutation(around)[:TOP]
-            for first, images, colour in ((0, closest, "#009e73"), (TOP, others, "#e69f00")):
+            others = rng.permutation(around)[:top]
+            for first, images, colour in ((0, closest, "#009e73"), (top, others, "#e69f00")):
                 for axes, i in zip(row[first:], images, strict=False):
                     axes.imshow(thumbnail(source, int(i), side))
                     axes.spines[:].set(visible=True, color=colour, linewidth=2)
         return figure
+
+
+def _text(text: str) -> str:
+    """What matplotlib can draw of a name: one that is not UTF-8 would stop it."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def svg(figure: Figure) -> str:
@@ -135,6 +143,14 @@ def svg(figure: Figure) -> str:
     # The page says how wide a figure is; the viewBox keeps its proportions.
     head, rest = text.split(">", 1)
     return re.sub(r' (width|height)="[^"]*"', "", head) + ">" + rest
+
+
+def png(figure: Figure, dpi: int) -> bytes:
+    """A figure as a picture."""
+    buffer = io.BytesIO()
+    with rc_context(STYLE):
+        figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:

@@ -1,6 +1,7 @@
 """`protonce clusters`: the clusters of a run as folders that any file browser shows."""
 
 import csv
+import os
 import shutil
 from pathlib import Path, PurePosixPath
 
@@ -33,9 +34,12 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
     Raises:
         UserError: the images are not there, or the folder is not empty.
     """
+    out = out.resolve()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} is not empty; name a new folder")
     source = run.source(data)
+    if out.is_relative_to(Path(source.place).resolve()):
+        raise UserError(f"--out {out} lies among the images of {source.spec}; name a folder elsewhere")
     if source.sizes is None:
         raise UserError(f"the items of {run.path} are not images; there is nothing to put into folders")
     steps = Steps(quiet)
@@ -65,7 +69,9 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
 
 
 def _put(source: Source, i: int, folder: Path, rank: str, copy: bool) -> None:
-    name = f"{rank}-{PurePosixPath(source.names[i]).name}"
+    original = PurePosixPath(source.names[i])
+    stem = os.fsencode(original.stem)[:200].decode(errors="ignore")  # file systems allow 255 bytes
+    name = f"{rank}-{stem}{original.suffix[:9]}"
     file = source.files[i] if source.files is not None else None
     if file is None or not Path(file).exists():
         Image.fromarray(source.load(i)).save(folder / f"{PurePosixPath(name).stem}.png")
@@ -79,11 +85,11 @@ def _write_table(run: Run, hierarchy: list[Level], path: Path) -> None:
     names, labels = run.images
     columns = [f"{what}_{m}" for m in range(len(hierarchy)) for what in ("prototype", "distance")]
     with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerow(["name", *(["label"] if labels else []), *columns])
         for i, name in enumerate(names):
-            row: list[str] = [name, *([labels[i]] if labels else [])]
+            row: list[object] = [name, *([labels[i]] if labels else [])]
             for level in hierarchy:
                 assert level.distance is not None
-                row += [str(level.assignment[i]), f"{level.distance[i]:.4f}"]
+                row += [int(level.assignment[i]), round(float(level.distance[i]), 4)]
             writer.writerow(row)

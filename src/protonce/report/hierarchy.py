@@ -32,6 +32,15 @@ class Level:
         distance = np.zeros(len(self.assignment)) if self.distance is None else self.distance
         return np.lexsort((distance, self.assignment)), np.concatenate([[0], np.cumsum(self.size)])
 
+    def ranks(self) -> Ints | None:
+        """How many images are closer to each image's prototype than it is, (n,); None: not known."""
+        if self.distance is None:
+            return None
+        order, start = self.members()
+        ranks = np.empty_like(order)
+        ranks[order] = np.arange(len(order)) - np.repeat(start[:-1], self.size)
+        return ranks
+
 
 def levels(run: Run, embeddings: Tensor | None) -> list[Level]:
     """The hierarchy of a run, coarse to fine: at its end, or as its last epoch used it where it has not ended.

@@ -1,7 +1,6 @@
 """`protonce report`: a run folder in, one self-contained page out."""
 
 import base64
-import gzip
 import hashlib
 import json
 import shlex
@@ -10,21 +9,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from protonce.config import Settings, read_recipe
 from protonce.data.sources import Data
 from protonce.files import write_whole
-from protonce.paper import BESIDE
 from protonce.progress import Steps, duration
-from protonce.report import charts, drawing, scatter
+from protonce.report import charts, drawing
 from protonce.report.charts import Chart
-from protonce.report.content import Content, gather, title, titled
-from protonce.report.hierarchy import Ints, Level, classes_of, levels, purity
-from protonce.report.thumbnails import COLUMNS, ROWS, draw
+from protonce.report.content import SYSTEMS, Content, gather, title, titled
+from protonce.report.hierarchy import Level, classes_of, levels
+from protonce.report.payload import CLOSEST, LISTED, packed, payload
+from protonce.report.results import images_tested, scores
+from protonce.report.thumbnails import Thumbnails, pack
 from protonce.run import Run
 
-LISTED = 100_000  # images the page knows by name
+BYTES = 19_000_000  # of the page, at most
 
 
 def write_report(
@@ -44,22 +42,34 @@ def write_report(
     """
     steps = Steps(quiet)
     content = gather(run, data, against, steps)
-    curves = {"training": charts.training(run, content.labels), "evaluations": charts.evaluations(run.evaluations)}
-    runs = titled(run, against).items()
-    curves["training"] += charts.sizes({t: content.hierarchy if r is run else levels(r, None) for t, r in runs})
+    with steps.doing("curves"):
+        evaluated = {name: scores(result) for name, result in run.evaluations.items()}
+        curves = {
+            "training": charts.training(run, content.labels) + charts.sizes(_sizes(content)),
+            "evaluations": charts.evaluations(evaluated),
+        }
     path = run.path / "report.html"
-    with steps.doing("page"):
-        write_whole(path, render(content, curves))
+    write_whole(path, render(content, curves, steps))
     if figures is not None:
         with steps.doing("figures"):
             _write_figures(content, [*curves["training"], *curves["evaluations"]], figures)
     return path
 
 
-# The page
+def _sizes(content: Content) -> dict[str, Sequence[Level]]:
+    """What the histograms compare: runs on the same images, and how φ was had where they differ in it (fig. 3a)."""
+    run, other = content.run, content.against
+    if other is None or other.config["data"]["fingerprint"] != run.config["data"]["fingerprint"]:
+        return {title(run): content.hierarchy}
+    differ = run.settings.concentration != other.settings.concentration
+    found: dict[str, Sequence[Level]] = {}
+    for name, one in titled(run, other).items():
+        also = f", φ {one.settings.concentration}" if differ else ""
+        found[name + also] = content.hierarchy if one is run else levels(one, None)
+    return found
 
 
-def render(content: Content, curves: Mapping[str, Sequence[Chart]]) -> str:
+def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps) -> str:
     """The page as text. Whatever the user's disk holds reaches it as text only."""
     from bokeh.resources import INLINE
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -67,98 +77,49 @@ def render(content: Content, curves: Mapping[str, Sequence[Chart]]) -> str:
     folder = resources.files("protonce.report")
     scripts = [folder.joinpath("page.js").read_text(encoding="utf-8")]
     if content.places:
-        inline = INLINE.clone(components=["bokeh"])
-        scripts = [*inline.js_raw[:1], *scripts]
+        scripts = [*INLINE.clone(components=["bokeh"]).js_raw[:1], *scripts]
     environment = Environment(loader=PackageLoader("protonce", "report"), autoescape=True, undefined=StrictUndefined)
-    environment.filters["svg"] = lambda chart: drawing.svg(drawing.draw(chart))
-    run = content.run
-    return environment.get_template("page.html").render(
-        title=title(run),
-        style=folder.joinpath("page.css").read_text(encoding="utf-8"),
-        scripts=scripts,
-        hashes=[_csp_hash(script) for script in scripts],
-        data=_packed(_data(content)),
-        facts=_facts(content),
-        health=run.health,
-        results=_results(run),
-        curves=curves,
-        evaluations=run.evaluations,
-        details={name: _details(result) for name, result in run.evaluations.items()},
-        command=_command(run),
-        config=run.config,
-        sampled=_sampled(content),
-        has_map=bool(content.places),
-        missing=content.missing,
-    )
-
-
-def _details(result: Mapping[str, Any]) -> str:
-    return json.dumps({name: result.get(name) for name in ("settings", "data")}, indent=2, ensure_ascii=False)
+    run, data = content.run, payload(content)
+    with steps.doing("figures of the page"):
+        drawn = {name: [_figure(chart) for chart in found] for name, found in curves.items()}
+        still = base64.b64encode(drawing.png(_map(content), 110)).decode() if content.places else ""
+    parts = {
+        "title": title(run),
+        "style": folder.joinpath("page.css").read_text(encoding="utf-8"),
+        "scripts": scripts,
+        "hashes": [_csp_hash(script) for script in scripts],
+        "facts": _facts(content),
+        "health": run.health,
+        "evaluations": [_evaluation(name, result) for name, result in run.evaluations.items()],
+        "figures": drawn,
+        "still": still,  # the map on paper
+        "command": _command(run),
+        "config": run.config,
+        "sampled": _sampled(content),
+        "known": content.hierarchy[0].distance is not None,  # which images are closest to their prototypes
+        "missing": content.missing,
+    }
+    template = environment.get_template("page.html")
+    thumbnails = Thumbnails(side=0, sheets=[])
+    if content.source is not None and len(content.pictured):
+        room = BYTES - len(template.render(parts, data=packed(data), sheets=[]).encode("utf-8", "surrogateescape"))
+        with steps.doing(f"thumbnails of {len(content.pictured):,} images", len(content.pictured)) as seen:
+            thumbnails = pack(content.source, content.pictured, room * 3 // 4, seen)  # base64 adds a third
+    data["side"] = thumbnails.side
+    sheets = [base64.b64encode(sheet).decode() for sheet in thumbnails.sheets]
+    return template.render(parts, data=packed(data), sheets=sheets)
 
 
 def _csp_hash(script: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() + "'"
 
 
-def _packed(data: Mapping[str, Any]) -> str:
-    """JSON, compressed, as base64: nothing in it can be taken for HTML."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
-    return base64.b64encode(gzip.compress(text, mtime=0)).decode()
-
-
-def _data(content: Content) -> dict[str, Any]:
-    """What the script of the page knows. Images are numbered as listed, not as in the run."""
-    n = len(content.names)
-    listed = np.arange(n)
-    if n > LISTED:
-        must = content.sample if content.thumbnails is None else content.thumbnails.images
-        listed = np.union1d(must, draw(n, LISTED - len(must)))
-    place = np.full(n, -1, dtype=np.int64)
-    place[listed] = np.arange(len(listed))
-    classes, codes = classes_of(content.labels)
-    data: dict[str, Any] = {
-        "names": [content.names[i] for i in listed],
-        "classes": classes,
-        "labels": None if codes is None else codes[listed].tolist(),
-        "levels": [_level(level, listed, codes) for level in content.hierarchy],
-        "outliers": [[int(place[i]), _short(d)] for i, d in content.outliers],
-        "alike": [[int(place[i]), int(place[j]), _short(d)] for i, j, d in content.alike],
-        "thumbnails": None,
-        "map": None,
-    }
-    if content.thumbnails is not None:
-        found = content.thumbnails
-        data["thumbnails"] = {
-            "images": place[found.images].tolist(),
-            "side": found.side,
-            "columns": COLUMNS,
-            "rows": ROWS,
-            "sheets": found.sheets,
-        }
-    if content.places:
-        data["map"] = {"images": place[content.sample].tolist(), "plots": scatter.figures(content.places)}
-    return data
-
-
-def _level(level: Level, listed: Ints, codes: Ints | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "assignment": level.assignment[listed].tolist(),
-        "size": level.size.tolist(),
-        "parent": None if level.parent is None else level.parent.tolist(),
-        "phi": None if level.concentration is None else [_short(v) for v in level.concentration.tolist()],
-        "distance": None if level.distance is None else [_short(v) for v in level.distance[listed].tolist()],
-        "purity": None,
-        "label": None,
-    }
-    if codes is not None:
-        share, label = purity(level.assignment, codes)
-        found |= {"purity": [_short(v) for v in share.tolist()], "label": label.tolist()}
-    return found
-
-
-def _short(value: float) -> float | None:
-    """Four digits; None for infinity, which JSON does not know."""
-    return float(f"{value:.4g}") if np.isfinite(value) else None
+def _figure(chart: Chart) -> dict[str, Any]:
+    """A chart for the page: drawn, and as a table with a column for each x."""
+    xs = sorted({x for line in chart.lines for x in line.x})
+    rows = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in chart.lines]
+    table = [(name, [f"{values[x]:.4g}" if x in values else "" for x in xs]) for name, values in rows]
+    return {"chart": chart, "svg": drawing.svg(drawing.draw(chart)), "xs": [f"{x:g}" for x in xs], "table": table}
 
 
 def _facts(content: Content) -> dict[str, str]:
@@ -167,12 +128,12 @@ def _facts(content: Content) -> dict[str, str]:
     records = run.metrics
     done = len(records)
     classes = f", {len(set(content.labels)):,} classes (training never saw them)" if content.labels else ", no labels"
-    encoder = "an encoder of the user's own"
-    if not run.config["data"].get("own_encoder"):
-        encoder = f"{settings.backbone}" + (f", width {settings.width}" if settings.width else "")
+    encoder = "of the user's own" if run.config["data"]["own_encoder"] else settings.backbone
+    if encoder == settings.backbone and settings.width != Settings().width:
+        encoder += f", width {settings.width}"
     return {
         "Images": f"{len(content.names):,} of {run.config['data']['source']}{classes}",
-        "System": f"{title(run).split(' (')[0]}, recipe {run.config['recipe']}",
+        "System": f"{SYSTEMS.get(settings.method, settings.method)}, recipe {run.config['recipe']}",
         "Encoder": encoder,
         "Epochs": f"{done:,}" if run.finished else f"{done:,} of {settings.epochs:,}: the run has not ended",
         "Time": duration(sum(r["seconds"] for r in records)) + f" on {settings.device}",
@@ -181,35 +142,26 @@ def _facts(content: Content) -> dict[str, str]:
     }
 
 
-def _results(run: Run) -> list[dict[str, str]]:
-    """A row for each number of each evaluation, and what the paper prints for it."""
-    rows = []
-    for name, result in run.evaluations.items():
-        for metric, value in result["metrics"].items():
-            paper = BESIDE.get((result["protocol"], metric))
-            theirs = ", ".join(f"{system} {score:.3f}" for system, score in paper.scores.items()) if paper else ""
-            tested = result.get("data", {}).get("test", {})
-            rows.append(
-                {
-                    "evaluation": name,
-                    "metric": metric,
-                    "value": f"{value['mean']:.3f} ± {value['std']:.3f}" if isinstance(value, dict) else f"{value:.3f}",
-                    "runs": str(len(value.get("runs", []))) if isinstance(value, dict) else "1",
-                    "data": f"{tested['images']:,} images of {tested['source']}" if tested else "",
-                    "paper": f"{paper.what}: {theirs}" if paper else "",
-                }
-            )
-    return rows
+def _evaluation(name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation for the page."""
+    details = {what: result.get(what) for what in ("settings", "data")}
+    return {
+        "name": name,
+        "scores": scores(result),
+        "tested_on": images_tested(result),
+        "features": str(result.get("features", "")),
+        "details": json.dumps(details, indent=2, ensure_ascii=False),
+    }
 
 
 def _sampled(content: Content) -> list[str]:
     """What the page leaves out, in words."""
     n = len(content.names)
     said = []
-    if content.thumbnails is not None and len(content.thumbnails.images) < n:
+    if 0 < len(content.pictured) < n:
         said.append(
-            f"Thumbnails of {len(content.thumbnails.images):,} of {n:,} images: those nearest to prototypes, the odd "
-            "ones, and a random sample"
+            f"Thumbnails of {len(content.pictured):,} of {n:,} images: the closest to prototypes, coarse ones first, "
+            "the odd ones, and a random sample"
         )
     if content.places and len(content.sample) < n:
         said.append(f"the map shows {len(content.sample):,} of them, drawn at random")
@@ -219,27 +171,32 @@ def _sampled(content: Content) -> list[str]:
 
 
 def _command(run: Run) -> str:
-    """The command that trains the run again."""
-    asked, recipe = run.config["asked"], run.config["recipe"]
+    """The command that trains the run again; empty where it was trained from Python."""
+    about, asked, recipe = run.config["data"], run.config["asked"], run.config["recipe"]
+    if about["own_encoder"] or about["own_views"] or not (about["source"] == "builtin" or "/" in about["source"]):
+        return ""
     usual = {**vars(Settings()), **read_recipe(recipe)}
     options = [
         f"--{name.replace('_', '-')} {shlex.quote(str(value).strip('[]').replace(' ', ''))}"
         for name, value in asked.items()
         if name in usual and value != usual[name]
     ]
-    source = shlex.quote(run.config["data"]["source"])
-    return " ".join([f"protonce train {source} --recipe {recipe}", *options, "--out RUN"])
+    return " ".join([f"protonce train {shlex.quote(about['source'])} --recipe {recipe}", *options, "--out RUN"])
+
+
+def _map(content: Content) -> Any:
+    """The map as a figure, coloured by class, or by the coarsest prototypes."""
+    coarsest = content.hierarchy[0]
+    names, groups = classes_of(content.labels)
+    if groups is None:
+        names, groups = [f"prototype {i}" for i in range(len(coarsest.size))], coarsest.assignment
+    return drawing.draw_map(content.places, groups[content.sample], names)
 
 
 def _write_figures(content: Content, curves: Sequence[Chart], folder: Path) -> None:
     for chart in curves:
         drawing.save(drawing.draw(chart), folder, chart.name)
     if content.places:
-        coarsest = content.hierarchy[0]
-        titles, groups = [f"prototype {i}" for i in range(len(coarsest.size))], coarsest.assignment
-        classes, codes = classes_of(content.labels)
-        if codes is not None:
-            titles, groups = classes, codes
-        drawing.save(drawing.draw_map(content.places, groups[content.sample], titles), folder, "map")
-    if content.source is not None and content.source.sizes is not None:
-        drawing.save(drawing.draw_clusters(content.source, content.hierarchy), folder, "clusters")
+        drawing.save(_map(content), folder, "map")
+    if content.source is not None and content.source.sizes is not None and content.hierarchy[0].distance is not None:
+        drawing.save(drawing.draw_clusters(content.source, content.hierarchy, CLOSEST), folder, "clusters")

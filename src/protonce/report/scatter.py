@@ -3,25 +3,28 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
 from protonce.report.hierarchy import Floats
 
-POINTS = 3_000  # on the map, at most
+POINTS = 2_500  # on the map, at most
 PERPLEXITY = 30.0
+MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "star")
 
 
-def tsne(features: Tensor) -> Floats:
-    """Places of features (s, D) in the plane, (s, 2), so that neighbours by the cosine stay neighbours."""
+def tsne(features: Tensor) -> Floats | None:
+    """Places of features (s, D) in the plane, (s, 2), so that neighbours by the cosine stay neighbours.
+
+    None where there are none to keep: fewer than five images, or all alike.
+    """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
     s = len(features)
     points = F.normalize(features.double(), dim=1).numpy()
-    if s < 5 or points.std(axis=0).max() < 1e-6:  # no neighbours to keep: t-SNE would fail on them
-        return np.random.default_rng(0).normal(size=(s, 2)).astype(np.float32)
+    if s < 5 or points.std(axis=0).max() < 1e-6:
+        return None
     points = PCA(min(50, *points.shape), random_state=0).fit_transform(points)
     places: Floats = TSNE(perplexity=min(PERPLEXITY, (s - 1) / 3), random_state=0).fit_transform(points)
     return places

@@ -1,6 +1,5 @@
 """Small pictures of some images, packed into sheets: a page holds thousands of them in a few megabytes."""
 
-import base64
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,40 +12,40 @@ from protonce import randomness
 from protonce.data.sources import Source
 from protonce.report.hierarchy import Ints, Level
 
-MOST = 8_000  # thumbnails on a page
-BYTES = 9_000_000  # of all sheets together, before base64 adds a third
-SIDE = 48  # pixels, at most
+MOST = 10_000  # thumbnails on a page
+SIDES = (160, 128, 96, 64, 48, 32, 16)  # pixels
 COLUMNS, ROWS = 32, 16  # of a sheet
-QUALITIES = (75, 50, 25, 5)
+QUALITY = 70
+SMALL = 0.2  # bytes a pixel takes where pictures are plain: no larger side need be tried
 
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Pictures of `images`, row by row in sheets of COLUMNS x ROWS."""
+    """Pictures of images, row by row in sheets of COLUMNS x ROWS."""
 
-    images: Ints  # (t,)
     side: int
-    sheets: list[str]  # data: addresses
+    sheets: list[bytes]  # WebP
 
 
-def choose(n: int, hierarchy: Sequence[Level], first: Ints, most: int = MOST) -> Ints:
+def choose(n: int, hierarchy: Sequence[Level], first: Ints, most: int | None = None) -> Ints:
     """Which images get a thumbnail: all, or those a person is most likely to want to see.
 
     Args:
         n: images there are.
         hierarchy: coarse to fine.
         first: images that must have one.
-        most: that may have one.
+        most: that may have one; None: MOST.
 
     Returns:
         (t,), in rising order
     """
+    most = MOST if most is None else most
     if n <= most:
         return np.arange(n)
     chosen = np.zeros(n, dtype=bool)
     chosen[first] = True
     members = [level.members() for level in hierarchy]
-    # The closest image of every prototype, the large and coarse ones first; then the second closest of each, ...
+    # The closest image of every prototype, the coarse and large ones first; then the second closest of each, ...
     for rank in range(n):
         for level, (order, start) in zip(hierarchy, members, strict=True):
             wanted = np.flatnonzero(level.size > rank)
@@ -66,21 +65,22 @@ def draw(n: int, count: int) -> Ints:
     return np.sort(order[:count])
 
 
-def pack(source: Source, images: Ints, seen: Callable[[int], None] = lambda _: None) -> Thumbnails:
-    """Draw the thumbnails; the quality falls where they would not fit otherwise. `seen` is told of each."""
-    side = min(SIDE, max(source.side, 16))
-    pictures = []
+def pack(source: Source, images: Ints, room: int, seen: Callable[[int], None] = lambda _: None) -> Thumbnails:
+    """Draw thumbnails, as large as fits into so many bytes; `seen` is told of each."""
+    useful = [side for side in SIDES if side < 2 * source.side] or SIDES[-1:]
+    sides = [side for side in useful if len(images) * side**2 * SMALL <= room] or SIDES[-1:]
     with ThreadPoolExecutor() as pool:
-        for picture in pool.map(lambda i: thumbnail(source, int(i), side), images):
+        pictures = []
+        for picture in pool.map(lambda i: thumbnail(source, int(i), sides[0]), images):
             pictures.append(picture)
             seen(1)
-    for quality in QUALITIES:
-        sheets = [
-            _sheet(pictures[i : i + COLUMNS * ROWS], side, quality) for i in range(0, len(images), COLUMNS * ROWS)
-        ]
-        if sum(map(len, sheets)) <= BYTES:
+    for side in sides:
+        pictures = [picture.resize((side, side), Image.Resampling.BOX) for picture in pictures]
+        starts = range(0, len(pictures), COLUMNS * ROWS)
+        sheets = [_sheet(pictures[i : i + COLUMNS * ROWS], side) for i in starts]
+        if sum(map(len, sheets)) <= room:
             break
-    return Thumbnails(images, side, ["data:image/webp;base64," + base64.b64encode(sheet).decode() for sheet in sheets])
+    return Thumbnails(side, sheets)
 
 
 def thumbnail(source: Source, i: int, side: int) -> Image.Image:
@@ -88,11 +88,11 @@ def thumbnail(source: Source, i: int, side: int) -> Image.Image:
     return ImageOps.fit(Image.fromarray(source.load(i)), (side, side), Image.Resampling.BICUBIC)
 
 
-def _sheet(pictures: Sequence[Image.Image], side: int, quality: int) -> bytes:
+def _sheet(pictures: Sequence[Image.Image], side: int) -> bytes:
     rows = -(-len(pictures) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * side, rows * side))
     for i, picture in enumerate(pictures):
         sheet.paste(picture, (i % COLUMNS * side, i // COLUMNS * side))
     buffer = io.BytesIO()
-    sheet.save(buffer, format="WEBP", quality=quality, method=2)
+    sheet.save(buffer, format="WEBP", quality=QUALITY, method=2)
     return buffer.getvalue()

@@ -1,0 +1,59 @@
+"""The numbers in a run's evaluations/*.json, whatever else those files hold."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protonce.paper import BESIDE
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of an evaluation."""
+
+    metric: str
+    mean: float | None  # None: it is no number, and `text` says what it is
+    std: float | None
+    draws: list[float]
+    text: str
+    paper: str  # what the paper prints for it
+
+
+def scores(result: Mapping[str, Any]) -> list[Score]:
+    """The metrics of an evaluation; one that is neither a number nor mean and std is kept as text."""
+    metrics = result.get("metrics")
+    found = []
+    for metric, value in metrics.items() if isinstance(metrics, Mapping) else ():
+        spread = value if isinstance(value, Mapping) else {"mean": value}
+        mean, std = (_number(spread.get(name)) for name in ("mean", "std"))
+        draws = spread.get("runs")
+        text = json.dumps(value, ensure_ascii=False) if mean is None else f"{mean:.3f}"
+        if mean is not None and std is not None:
+            text += f" ± {std:.3f}"
+        beside = BESIDE.get((str(result.get("protocol")), metric))
+        theirs = ", ".join(f"{system} {score:.3f}" for system, score in beside.scores.items()) if beside else ""
+        found.append(
+            Score(
+                metric=metric,
+                mean=mean,
+                std=std,
+                draws=[d for d in map(_number, draws) if d is not None] if isinstance(draws, list) else [],
+                text=text,
+                paper=f"{beside.what}: {theirs}" if beside else "",
+            )
+        )
+    return found
+
+
+def images_tested(result: Mapping[str, Any]) -> str:
+    """The images of an evaluation, in words."""
+    data = result.get("data")
+    test = data.get("test") if isinstance(data, Mapping) else None
+    return f"{test.get('images', '')} images of {test.get('source', '')}" if isinstance(test, Mapping) else ""
+
+
+def _number(value: object) -> float | None:
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if fine else None  # type: ignore[arg-type]
