@@ -551,3 +551,37 @@ def test_the_commands(trained, tmp_path, capsys):
     assert "is not empty" in capsys.readouterr().err
     assert main(["report", str(path), "--data", str(tmp_path / "nowhere")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_awkward_names_survive(tmp_path):
+    photos = make(tmp_path / "photos", 24)
+    names = ["line\nfeed.png", "carriage\rreturn.png", 'quote".png', "comma, .png", "x" * 240 + ".png", "b\udcff.png"]
+    for old, name in zip(sorted(photos.iterdir()), names, strict=False):
+        old.rename(photos / name)
+    run = protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    assert sorted(run.images[0]) == sorted(p.name for p in photos.iterdir())
+    page = Text(write_report(run, quiet=True))
+    assert page.data["names"] == run.images[0]
+    write_folders(run, tmp_path / "out", quiet=True)
+    linked = {file.resolve().name for file in (tmp_path / "out" / "0-k4").rglob("*.png")}
+    assert linked == {p.name for p in photos.iterdir()}
+    for out in (photos / "groups", photos):
+        with pytest.raises(UserError, match=r"lies among the images|is not empty"):
+            write_folders(run, out, quiet=True)
+
+
+def test_images_that_all_look_alike_have_no_map(tmp_path):
+    images = np.full((40, 16, 16), 90, dtype=np.uint8)
+    run = protonce.train(images, tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    page = Text(write_report(run, data=images, quiet=True))
+    assert "There is no map: all images look alike to the encoder" in page.text
+    assert page.data["alike"][0][2] == 0
+
+
+def test_the_page_keeps_to_its_weight(trained, tmp_path, monkeypatch):
+    run = Run(copy_of(trained, tmp_path / "run"))
+    usual = write_report(run, quiet=True).stat().st_size
+    monkeypatch.setattr("protonce.report.page.BYTES", usual - 5_000)
+    page = Text(write_report(run, quiet=True))
+    assert usual - 40_000 < len(page.page.encode()) < usual - 5_000
+    assert len(page.data["pictured"]) == 48
