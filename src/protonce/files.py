@@ -1,7 +1,9 @@
 """Files that are whole or absent, never half."""
 
+import csv
 import io
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +31,20 @@ def write_npz(path: Path, arrays: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     write_whole(path, buffer.getvalue())
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as text, a line a row, whatever its values hold."""
+    lines = _Lines()
+    # The writer quotes what could end a line for a reader, a carriage return too, if that is what ends its own.
+    writer = csv.writer(lines, lineterminator="\r\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return "".join(lines)
+
+
+class _Lines(list[str]):
+    """What `csv.writer` writes to, row by row."""
+
+    def write(self, row: str) -> None:
+        self.append(row.removesuffix("\r\n") + "\n")

@@ -4,7 +4,6 @@ import copy
 import csv
 import dataclasses
 import functools
-import io
 import json
 import platform
 import subprocess
@@ -29,7 +28,7 @@ from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
 from protonce.features import extract
-from protonce.files import write_npz, write_whole
+from protonce.files import csv_text, write_npz, write_whole
 from protonce.health import Verdict, verdict
 from protonce.prototypes import Prototypes, assign, parents
 
@@ -242,8 +241,8 @@ def create(
     """Lay out a new run folder: what is about to be trained, on what."""
     path.mkdir(parents=True, exist_ok=True)
     rows = zip(range(len(source)), source.names, source.labels or [""] * len(source), strict=True)
-    write_whole(path / "images.csv", _csv(("index", "name", "label"), rows))
-    write_whole(path / "skipped.csv", _csv(("name", "reason"), ((s.name, s.reason) for s in source.skipped)))
+    write_whole(path / "images.csv", csv_text(("index", "name", "label"), rows))
+    write_whole(path / "skipped.csv", csv_text(("name", "reason"), ((s.name, s.reason) for s in source.skipped)))
     config = {
         "recipe": recipe,
         "data": {"source": source.place, "images": len(source), "fingerprint": source.fingerprint, **own},
@@ -327,15 +326,6 @@ def _epoch_of(line: str) -> float:
 def hardly_begun(path: Path) -> bool:
     """Whether the folder holds no more than what `create` writes before config.yaml: a run killed at once."""
     return {p.name for p in path.iterdir() if not p.name.startswith(".")} <= {"images.csv", "skipped.csv"}
-
-
-def _csv(header: Sequence[str], rows: Any) -> str:
-    buffer = io.StringIO()
-    # Text is quoted: a carriage return in a name would end the line for a reader.
-    writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(header)
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def _versions() -> dict[str, str]:

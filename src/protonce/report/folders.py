@@ -1,14 +1,15 @@
 """`protonce clusters`: the clusters of a run as folders that any file browser shows."""
 
-import csv
 import os
 import shutil
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from PIL import Image
 
 from protonce.data.sources import Data, Source
 from protonce.errors import UserError
+from protonce.files import csv_text, write_whole
 from protonce.progress import Steps
 from protonce.report.hierarchy import Level, levels
 from protonce.run import Run
@@ -58,7 +59,7 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
                     for rank, i in enumerate(order[start[which] : start[which + 1]].tolist()):
                         _put(source, i, folder, str(rank).zfill(width), copy)
                         seen(1)
-        _write_table(run, hierarchy, part / "clusters.csv")
+        write_whole(part / "clusters.csv", _table(run, hierarchy))
         if out.exists():
             out.rmdir()
         part.replace(out)
@@ -81,15 +82,12 @@ def _put(source: Source, i: int, folder: Path, rank: str, copy: bool) -> None:
         (folder / name).symlink_to(file)
 
 
-def _write_table(run: Run, hierarchy: list[Level], path: Path) -> None:
+def _table(run: Run, hierarchy: list[Level]) -> str:
     names, labels = run.images
-    columns = [f"{what}_{m}" for m in range(len(hierarchy)) for what in ("prototype", "distance")]
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        writer.writerow(["name", *(["label"] if labels else []), *columns])
-        for i, name in enumerate(names):
-            row: list[object] = [name, *([labels[i]] if labels else [])]
-            for level in hierarchy:
-                assert level.distance is not None
-                row += [int(level.assignment[i]), round(float(level.distance[i]), 4)]
-            writer.writerow(row)
+    header = ["name", *(["label"] if labels else [])]
+    columns: list[list[Any]] = [names, *([labels] if labels else [])]
+    for m, level in enumerate(hierarchy):
+        assert level.distance is not None
+        header += [f"prototype_{m}", f"distance_{m}"]
+        columns += [level.assignment.tolist(), [f"{d:.4f}" for d in level.distance]]
+    return csv_text(header, zip(*columns, strict=True))
