@@ -417,7 +417,7 @@ def test_more_images_than_the_page_lists(trained, monkeypatch, tmp_path):
     monkeypatch.setattr("protonce.report.content.ODD", 2)
     page = Text(write_report(Run(copy_of(trained, tmp_path / "run")), quiet=True))
     assert "Thumbnails of 20 of 48 images" in page.text
-    assert "the map shows 10 of them" in page.text
+    assert "The map shows 10 of 48 images" in page.text
     assert 20 <= len(page.data["names"]) <= 30
     names = trained.images[0]
     for found, c in zip(page.data["levels"], trained.prototypes, strict=True):

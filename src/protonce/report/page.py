@@ -161,12 +161,12 @@ def _sampled(content: Content) -> list[str]:
     if 0 < len(content.pictured) < n:
         said.append(
             f"Thumbnails of {len(content.pictured):,} of {n:,} images: the closest to prototypes, coarse ones first, "
-            "the odd ones, and a random sample"
+            "the odd ones, and a random sample."
         )
     if content.places and len(content.sample) < n:
-        said.append(f"the map shows {len(content.sample):,} of them, drawn at random")
+        said.append(f"The map shows {len(content.sample):,} of {n:,} images, drawn at random.")
     if n > LISTED:
-        said.append(f"names of {LISTED:,} images; sizes and purities are of all")
+        said.append(f"Names of {LISTED:,} images; sizes, purities and what is closest are of all.")
     return said
 
 

@@ -12,7 +12,7 @@ from protonce import randomness
 from protonce.data.sources import Source
 from protonce.report.hierarchy import Ints, Level
 
-MOST = 10_000  # thumbnails on a page
+MOST = 15_000  # thumbnails on a page
 SIDES = (160, 128, 96, 64, 48, 32, 16)  # pixels
 COLUMNS, ROWS = 32, 16  # of a sheet
 QUALITY = 70
