@@ -10,7 +10,7 @@ from PIL import Image
 
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
-from protonce.data import builtin, sources
+from protonce.data import builtin, pictures, sources
 from protonce.data.loader import Loader
 from protonce.data.sources import labels_of, open_source, split
 from protonce.data.views import ImageViews
@@ -93,6 +93,52 @@ def test_every_mode_becomes_rgb_and_upright(tmp_path):
     shapes = {name: source.load(i).shape for i, name in enumerate(source.names)}
     assert shapes.pop("turned.jpg") == (4, 8, 3)
     assert set(shapes.values()) == {(8, 8, 3)}
+
+
+def test_what_is_transparent_is_white_and_an_animation_its_first_picture(tmp_path):
+    clear = np.full((6, 6, 4), 200, dtype=np.uint8)
+    clear[:3, :, 3] = 0  # the upper half
+    clear[3:, :, 3] = 255
+    Image.fromarray(clear).save(tmp_path / "alpha.png")
+    Image.fromarray(clear[..., [0, 3]], mode="LA").save(tmp_path / "grey-alpha.png")
+    palette = Image.fromarray(clear[..., 3] // 255).convert("P")  # colour 0 above, 1 below
+    palette.putpalette([10, 20, 30, 200, 200, 200])
+    palette.save(tmp_path / "palette.png", transparency=0)
+    frames = [Image.new("RGB", (6, 6), colour) for colour in ((255, 0, 0), (0, 255, 0))]
+    for suffix in ("gif", "webp"):
+        frames[0].save(tmp_path / f"moving.{suffix}", save_all=True, append_images=frames[1:], lossless=True)
+    Image.new("RGB", (1, 1), (7, 8, 9)).save(tmp_path / "pixel.png")
+    source = open_source(tmp_path)
+    found = {name: source.load(i) for i, name in enumerate(source.names)}
+    for name in ("alpha.png", "grey-alpha.png", "palette.png"):
+        assert (found[name][:3] == 255).all()
+        assert (found[name][3:] == 200).all()
+    for suffix in ("gif", "webp"):
+        assert (found[f"moving.{suffix}"] == [255, 0, 0]).all()
+    assert found["pixel.png"].tolist() == [[[7, 8, 9]]]
+
+
+def test_large_pictures_are_read_up_to_a_limit(tmp_path, monkeypatch):
+    Image.new("L", (20_000, 30), 77).save(tmp_path / "wide.png")
+    Image.new("L", (300, 300)).save(tmp_path / "bomb.png")
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
+    with pytest.raises(UserError, match="none of the 2 image files"):
+        open_source(tmp_path)
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 20_000 * 30)
+    source = open_source(tmp_path)
+    assert source.names == ["bomb.png", "wide.png"]
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 300 * 300 - 1)
+    with pytest.raises(ValueError, match="it has 20,000 x 30 pixels; at most 89,999 are read"):
+        source.load(1)
+
+
+def test_values_that_are_no_numbers_are_black(tmp_path):
+    values = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    values[0, 0], values[7, 7] = np.nan, np.inf
+    Image.fromarray(values).save(tmp_path / "float.tiff")
+    grey = open_source(tmp_path).load(0)[..., 0]
+    assert grey[0, 0] == grey[7, 7] == 0
+    assert grey[7, 6] == 255
 
 
 @pytest.mark.parametrize(
@@ -184,7 +230,7 @@ def test_a_damaged_exif_block_does_not_stop_a_good_picture(tmp_path, monkeypatch
     def broken(image):
         raise TypeError("required argument is not an integer")
 
-    monkeypatch.setattr(sources.ImageOps, "exif_transpose", broken)
+    monkeypatch.setattr(pictures.ImageOps, "exif_transpose", broken)
     assert open_source(tmp_path).load(0).shape == (20, 20, 3)
 
 

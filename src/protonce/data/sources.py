@@ -16,15 +16,13 @@ from typing import Any, BinaryIO, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 
 from protonce import randomness
-from protonce.data import builtin
+from protonce.data import builtin, pictures
+from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SMALL_FILE = 16_000  # bytes
-Pixels = NDArray[np.uint8]  # (h, w, 3)
 
 
 @runtime_checkable
@@ -121,7 +119,7 @@ class _Decoded:
 
     def __call__(self, i: int) -> Pixels:
         with self.open(i) as file:
-            return decode(file)
+            return pictures.decode(file)
 
 
 @dataclass
@@ -327,34 +325,11 @@ def _look_at(open_file: Callable[[int], BinaryIO], chosen: list[int], sizes: lis
 
 
 def _look(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str:
-    """Height and width of an image, or the reason why it cannot be used.
-
-    A JPEG is decoded at an eighth of its size, which reads every byte of it and takes little time.
-    """
     try:
-        with open_file(i) as file, Image.open(file) as image:
-            width, height = image.size
-            image.draft("RGB", (max(width // 8, 1), max(height // 8, 1)))
-            image.load()
-    except Exception as error:  # Pillow's plug-ins raise many kinds on a damaged file; all mean the same here
-        text = " ".join(str(error).split())
-        return "not an image that Pillow knows" if "cannot identify" in text else text or type(error).__name__
-    return height, width
-
-
-def decode(file: BinaryIO) -> Pixels:
-    """Pixels of an encoded image as RGB, upright; (h, w, 3)."""
-    with Image.open(file) as image:
-        try:
-            upright = ImageOps.exif_transpose(image)
-        except Exception:  # a damaged EXIF block raises many kinds; the picture may be whole all the same
-            upright = image
-        if upright.mode.startswith("I") or upright.mode == "F":  # more than 8 bits: the image's own range counts
-            values = np.asarray(upright, dtype=np.float64)
-            span = values.max() - values.min()
-            grey = np.rint((values - values.min()) * (255 / span if span else 0)).astype(np.uint8)
-            return np.repeat(grey[..., None], 3, axis=2)
-        return np.asarray(upright.convert("RGB"))
+        with open_file(i) as file:
+            return pictures.look(file)
+    except Exception as error:  # a file that may not be read, a member that is encrypted: many kinds
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def labels_of(names: Sequence[str]) -> list[str] | None:
