@@ -1,20 +1,24 @@
 """Sources and loaders: folders, archives, arrays, the built-in set, and the odd files among them."""
 
 import io
+import pickle
+import tarfile
 import zipfile
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
 
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
-from protonce.data import builtin, pictures, sources
+from protonce.data import builtin, listings, pictures, sources
 from protonce.data.loader import Loader
 from protonce.data.sources import labels_of, open_source, split
 from protonce.data.views import ImageViews
 from protonce.errors import UserError
+from protonce.files import csv_text
 
 
 def image_views(size=16, **values):
@@ -34,15 +38,89 @@ def picture(side=12, seed=0):
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8))
 
 
-def test_folder_and_zip_are_the_same_source(photos, tmp_path):
-    folder, archive = open_source(photos), open_source(zip_of(photos, tmp_path / "photos.zip"))
-    assert len(folder) == len(archive) == 48
-    assert folder.names == archive.names == sorted(folder.names)
-    assert folder.labels == archive.labels == [f"slope{i // 16}" for i in range(48)]
-    assert folder.fingerprint == archive.fingerprint
-    assert folder.side == archive.side == 20
+def tar_of(folder, path):
+    with tarfile.open(path, "w:" + path.suffix[1:].replace("tar", "").replace("tgz", "gz")) as archive:
+        archive.add(folder, arcname=".")
+    return path
+
+
+def table_of(folder, path):
+    """A table beside the folder; its rows in disorder."""
+    names = sorted((p.relative_to(folder).as_posix() for p in folder.rglob("*.png")), reverse=True)
+    columns = {"Label": [name.split("/")[0] for name in names], "File": names}
+    for name in {name.split("/")[0] for name in names}:  # paths are relative to the table
+        (path.parent / name).symlink_to(folder / name)
+    if path.suffix == ".csv":
+        path.write_text("\ufeff" + csv_text(list(columns), zip(*columns.values(), strict=True)), encoding="utf-8")
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+PLACES = {
+    "photos.zip": lambda folder, path: zip_of(folder, path),
+    "photos.tar": tar_of,
+    "photos.tar.gz": tar_of,
+    "photos.tgz": tar_of,
+    "photos.tar.xz": tar_of,
+    "photos.csv": table_of,
+    "photos.parquet": table_of,
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_place_is_the_same_source(photos, tmp_path, name):
+    folder, other = open_source(photos), open_source(PLACES[name](photos, tmp_path / name))
+    assert len(folder) == len(other) == 48
+    assert folder.names == other.names == sorted(folder.names)
+    assert folder.labels == other.labels == [f"slope{i // 16}" for i in range(48)]
+    assert folder.fingerprint == other.fingerprint
+    assert folder.side == other.side == 20
     for i in (0, 17, 47):
-        assert np.array_equal(folder.load(i), archive.load(i))
+        assert np.array_equal(folder.load(i), other.load(i))
+    again = pickle.loads(pickle.dumps(other.load))  # as a worker gets it that is not forked
+    assert np.array_equal(folder.load(5), again(5))
+
+
+def test_a_webdataset_names_its_classes(tmp_path):
+    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
+        for i in range(4):
+            buffer = io.BytesIO()
+            picture(8, seed=i).save(buffer, format="PNG")
+            for suffix, content in (("png", buffer.getvalue()), ("cls", f"{i % 2}\n".encode()), ("json", b"{}")):
+                info = tarfile.TarInfo(f"sample{i}.{suffix}")
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    source = open_source(tmp_path / "shard.tar")
+    assert source.names == [f"sample{i}.png" for i in range(4)]
+    assert source.labels == ["0", "1", "0", "1"]
+    assert np.array_equal(source.load(3), np.asarray(picture(8, seed=3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.tar", b"nothing", "cannot be read as a .tar"),
+        ("a.tar.gz", b"nothing", "cannot be read as a .tar"),
+        ("a.csv", b"", "a.csv is empty"),
+        ("a.csv", b"colour,shape\nred,round\n", "has no column of paths"),
+        ("a.csv", b"path,label\na.png,1\nb.png\n", "row 3 of .* has 1 columns, the first has 2"),
+        ("a.csv", b"path\n", "no image was found in the table"),
+        ("a.csv", b"path\ngone.png\n", "gone.png is No such file or directory"),
+        ("a.parquet", b"nothing", "cannot be read as .parquet"),
+    ],
+)
+def test_archives_and_tables_that_cannot_be_used(tmp_path, name, content, words):
+    with pytest.raises(UserError, match=words):
+        open_source(_write(tmp_path / name, content))
+
+
+def test_a_table_may_list_what_is_not_there_and_twice(photos, tmp_path):
+    file = photos / "slope0" / "00.png"
+    (tmp_path / "list.csv").write_text(f"image\n{file}\n{file}\n{photos / 'slope1' / '03.png'}\nnowhere.png\n")
+    source = open_source(tmp_path / "list.csv")
+    assert source.names == [str(file), str(photos / "slope1" / "03.png")]
+    assert [s.name for s in source.skipped] == ["nowhere.png"]
 
 
 def test_labels_are_the_folders_below_the_common_one():
@@ -327,13 +405,14 @@ def test_large_images_come_through_workers(tmp_path, workers):
         assert torch.equal(a, b)
 
 
-def test_zip_members_are_read_by_several_workers(tmp_path):
+@pytest.mark.parametrize("name", ["large.zip", "large.tar", "large.tar.gz"])
+def test_members_are_read_by_several_workers(tmp_path, name):
     folder = tmp_path / "large"
     folder.mkdir()
     for i in range(6):
         picture(150, seed=i).save(folder / f"{i}.png")
     views = image_views(24)
-    archive = open_source(zip_of(folder, tmp_path / "large.zip"))
+    archive = open_source(PLACES[name.replace("large", "photos")](folder, tmp_path / name))
     archive.load(0)  # the file is open here before the workers are made
     a = torch.cat([views.plain(s) for s in Loader(archive, views, workers=2).plain(2)])
     b = torch.cat([views.plain(s) for s in Loader(open_source(folder), views).plain(2)])
@@ -343,12 +422,12 @@ def test_zip_members_are_read_by_several_workers(tmp_path):
 def test_a_forked_process_opens_the_zip_for_itself(photos, tmp_path, monkeypatch):
     """Or it would share the offset in the file with its parent, and read another member's bytes now and then."""
     path = zip_of(photos, tmp_path / "photos.zip")
-    members = sources._Zip(path, ["slope0/00.png"])
+    members = listings._Zip(path, ["slope0/00.png"])
     members(0)
     parents = members.local.file
     members(0)
     assert members.local.file is parents
-    monkeypatch.setattr(sources.os, "getpid", lambda: -1)
+    monkeypatch.setattr(listings.os, "getpid", lambda: -1)
     members(0)
     assert members.local.file is not parents
 

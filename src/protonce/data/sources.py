@@ -1,4 +1,4 @@
-"""Sources of images: a folder, a .zip, arrays, the built-in set, or anything with `len` and `load(i)`.
+"""Sources of images: a folder, an archive, a table, arrays, the built-in set, or anything with `len` and `load(i)`.
 
 A source gives items by index, a name for each, and labels where the layout has them. Labels are read by
 evaluation only; training never asks for them.
@@ -6,19 +6,18 @@ evaluation only; training never asks for them.
 
 import hashlib
 import os
-import threading
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Protocol, cast, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protonce import randomness
 from protonce.data import builtin, pictures
+from protonce.data.listings import Listing, list_files
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
@@ -122,30 +121,6 @@ class _Decoded:
             return pictures.decode(file)
 
 
-@dataclass
-class _Folder:
-    paths: list[Path]
-
-    def __call__(self, i: int) -> BinaryIO:
-        return self.paths[i].open("rb")
-
-
-class _Zip:
-    """Members of a zip file, which each process and thread opens for itself, so that workers read side by side."""
-
-    def __init__(self, path: Path, names: list[str]) -> None:
-        self.path, self.names = path, names
-        self.local = threading.local()
-
-    def __call__(self, i: int) -> BinaryIO:
-        if getattr(self.local, "process", None) != os.getpid():  # a forked worker must not share the offset
-            self.local.process, self.local.file = os.getpid(), zipfile.ZipFile(self.path)
-        return cast(BinaryIO, self.local.file.open(self.names[i]))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Zip, (self.path, self.names)
-
-
 Data = str | Path | NDArray[np.uint8] | Items | Source
 
 
@@ -153,8 +128,8 @@ def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) 
     """Open whatever DATA may be.
 
     Args:
-        data: a folder, a .zip, `builtin`, an array of images (n, h, w) or (n, h, w, 3), or an object with
-            `len` and `load(i)` (and, if it has them, `names` and `labels`).
+        data: a folder, a .zip or .tar, a .csv or .parquet of paths, `builtin`, an array of images (n, h, w) or
+            (n, h, w, 3), or an object with `len` and `load(i)` (and, if it has them, `names` and `labels`).
         part: "train" or "test", for data sets that have both.
         seed: of the built-in images, and of the limit.
         limit: take this many items, drawn by the seed; 0: all. No more files are opened than that needs.
@@ -163,14 +138,7 @@ def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) 
         UserError: there is nothing there, or no readable image in it.
     """
     if isinstance(data, str | Path) and data != "builtin":
-        path = Path(data)
-        if path.is_dir():
-            return _from_folder(path, seed, limit)
-        if path.is_file() and path.suffix.lower() == ".zip":
-            return _from_zip(path, seed, limit)
-        if path.is_file():
-            raise UserError(f"{data} is a file of a kind that is not read; give a folder, a .zip or `builtin`")
-        raise UserError(f"{data} does not exist; give a folder of images, a .zip of images, or `builtin`")
+        return _from_files(str(data), list_files(Path(data)), seed, limit)
     if isinstance(data, Source):
         source = data
     elif isinstance(data, str):
@@ -240,95 +208,55 @@ def _from_items(items: Any) -> Source:
     )
 
 
-def _from_folder(folder: Path, seed: int, limit: int) -> Source:
-    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-    paths = [p for p in paths if not _hidden(p.relative_to(folder).as_posix())]
-    names = [p.relative_to(folder).as_posix() for p in paths]
-    sizes = [p.stat().st_size for p in paths]
-    files = [str(p.resolve()) for p in paths]
-    where = f"in {folder} or its sub-folders"
-    return _from_files(str(folder), names, sizes, files, _Folder(paths), where, _chances(len(names), seed, limit))
-
-
-def _from_zip(path: Path, seed: int, limit: int) -> Source:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            infos = archive.infolist()
-    except (zipfile.BadZipFile, OSError) as error:
-        raise UserError(f"{path} cannot be read as a .zip: {error}") from None
-    infos = [i for i in infos if i.filename.lower().endswith(SUFFIXES) and not _hidden(i.filename)]
-    infos.sort(key=lambda i: i.filename)
-    names = [i.filename for i in infos]
-    files = [f"{path.resolve()}:{name}" for name in names]
-    sizes = [i.file_size for i in infos]
-    chances = _chances(len(names), seed, limit)
-    return _from_files(str(path), names, sizes, files, _Zip(path, names), f"in {path}", chances)
-
-
-def _chances(n: int, seed: int, limit: int) -> tuple[NDArray[np.int64], int]:
-    """In which order files are looked at, and how many readable ones are wanted."""
-    return (_order(n, "limit", seed), limit) if 0 < limit < n else (np.arange(n), n)
-
-
-def _hidden(name: str) -> bool:
-    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
-
-
-def _from_files(
-    spec: str,
-    names: list[str],
-    sizes: list[int],
-    files: list[str],
-    open_file: Callable[[int], BinaryIO],
-    where: str,
-    chances: tuple[NDArray[np.int64], int],
-) -> Source:
+def _from_files(spec: str, listing: Listing, seed: int, limit: int) -> Source:
     """A source of encoded images. Each is decoded once: what cannot be is skipped, with the reason."""
+    names, where = listing.names, listing.where
     if not names:
         raise UserError(f"no image was found {where}; looked for {', '.join(SUFFIXES)}")
-    order, wanted = chances
+    order = _order(len(names), "limit", seed) if 0 < limit < len(names) else np.arange(len(names))
+    wanted = limit or len(names)
     shapes: dict[int, tuple[int, int]] = {}
     reasons: dict[int, str] = {}
     while len(shapes) < wanted and len(order):
         now, order = np.split(order, [wanted - len(shapes)])
-        for i, found in zip(now.tolist(), _look_at(open_file, now.tolist(), sizes), strict=True):
+        for i, found in zip(now.tolist(), _look_at(listing, now.tolist()), strict=True):
             if isinstance(found, str):
                 reasons[i] = found
             else:
                 shapes[i] = found
-    keep = np.array(sorted(shapes), dtype=np.int64)
+    keep = sorted(shapes)
     skipped = [Skipped(names[i], reasons[i]) for i in sorted(reasons)]
-    if len(keep) == 0:
+    if not keep:
         raise UserError(
             f"none of the {len(names)} image files {where} can be read; {skipped[0].name} is {skipped[0].reason}"
         )
-    labels = labels_of(names)
-    kept = [names[i] for i in keep.tolist()]
+    labels = listing.labels or labels_of(names)
+    kept = [names[i] for i in keep]
     return Source(
         spec=spec,
         names=kept,
-        labels=None if labels is None else [labels[i] for i in keep.tolist()],
-        load=_Chosen(_Decoded(open_file), keep),
-        fingerprint=_fingerprint(zip(kept, (sizes[i] for i in keep), strict=True)),
+        labels=None if labels is None else [labels[i] for i in keep],
+        load=_Chosen(_Decoded(listing.open), np.array(keep, dtype=np.int64)),
+        fingerprint=_fingerprint(zip(kept, (listing.sizes[i] for i in keep), strict=True)),
         skipped=skipped,
-        sizes=np.array([shapes[i] for i in keep.tolist()], dtype=np.int64),
-        files=[files[i] for i in keep],
+        sizes=np.array([shapes[i] for i in keep], dtype=np.int64),
+        files=[listing.files[i] for i in keep],
     )
 
 
-def _look_at(open_file: Callable[[int], BinaryIO], chosen: list[int], sizes: list[int]) -> list[tuple[int, int] | str]:
+def _look_at(listing: Listing, chosen: list[int]) -> list[tuple[int, int] | str]:
     """`_look` at each: large files side by side; small ones in turn, for threads would wait for each other."""
-    if np.median(sizes) < SMALL_FILE:
-        return [_look(open_file, i) for i in chosen]
+    if np.median(listing.sizes) < SMALL_FILE:
+        return [_look(listing.open, i) for i in chosen]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda i: _look(open_file, i), chosen))
+        return list(pool.map(lambda i: _look(listing.open, i), chosen))
 
 
 def _look(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str:
     try:
         with open_file(i) as file:
             return pictures.look(file)
-    except Exception as error:  # a file that may not be read, a member that is encrypted: many kinds
+    except Exception as error:  # a file that is gone, a member that is encrypted: many kinds
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

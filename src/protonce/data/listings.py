@@ -1,0 +1,217 @@
+"""Files of images in one place: a folder, an archive, or a table of paths; names, sizes, and how to open each."""
+
+import csv
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+
+from protonce.data.pictures import SUFFIXES
+from protonce.errors import UserError
+
+ZIPS, TABLES = (".zip",), (".csv", ".parquet")
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+PATHS = ("path", "file", "filename", "file_name", "image", "name")  # columns of a table
+LABELS = ("label", "class", "target", "category")
+
+
+@dataclass
+class Listing:
+    """Files that may be images, in the order of their names."""
+
+    where: str  # in words
+    names: list[str]
+    sizes: list[int]  # bytes
+    files: list[str]  # where each lies, for comparison with other listings
+    open: Callable[[int], BinaryIO]
+    labels: list[str] | None = None  # where the place itself tells them
+
+
+def list_files(path: Path) -> Listing:
+    """The image files of a folder, a .zip, a .tar, or a table of paths.
+
+    Raises:
+        UserError: there is no such thing, or it cannot be read.
+    """
+    if path.is_dir():
+        return _folder(path)
+    kinds = "a folder, .zip, .tar, .csv or .parquet of images, or `builtin`"
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; give {kinds}")
+    name = path.name.lower()
+    for suffixes, read in ((ZIPS, _zip), (TARS, _tar), (TABLES, _table)):
+        if name.endswith(suffixes):
+            return read(path)
+    raise UserError(f"{path} is a file of a kind that is not read; give {kinds}")
+
+
+def _is_image(name: str) -> bool:
+    """By its ending; hidden files, and what macOS adds to archives, are not looked at."""
+    hidden = any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
+    return name.lower().endswith(SUFFIXES) and not hidden
+
+
+# A folder
+
+
+@dataclass
+class _Paths:
+    """Opens files. A class, like its likes below, because workers may have to be sent it."""
+
+    paths: list[Path]
+
+    def __call__(self, i: int) -> BinaryIO:
+        return self.paths[i].open("rb")
+
+
+def _folder(folder: Path) -> Listing:
+    found = ((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*"))
+    paths = dict(sorted((name, p) for name, p in found if _is_image(name) and p.is_file()))
+    return Listing(
+        where=f"in {folder} or its sub-folders",
+        names=list(paths),
+        sizes=[p.stat().st_size for p in paths.values()],
+        files=[str(p.resolve()) for p in paths.values()],
+        open=_Paths(list(paths.values())),
+    )
+
+
+# A .zip
+
+
+class _Zip:
+    """Members of a zip file, which each process and thread opens for itself, so that workers read side by side."""
+
+    def __init__(self, path: Path, names: list[str]) -> None:
+        self.path, self.names = path, names
+        self.local = threading.local()
+
+    def __call__(self, i: int) -> BinaryIO:
+        if getattr(self.local, "process", None) != os.getpid():  # a forked worker must not share the offset
+            self.local.process, self.local.file = os.getpid(), zipfile.ZipFile(self.path)
+        return cast(BinaryIO, self.local.file.open(self.names[i]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Zip, (self.path, self.names)
+
+
+def _zip(path: Path) -> Listing:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = {i.filename: i.file_size for i in archive.infolist() if _is_image(i.filename)}
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(f"{path} cannot be read as a .zip: {error}") from None
+    sizes = dict(sorted(found.items()))
+    files = [f"{path.resolve()}:{name}" for name in sizes]
+    return Listing(f"in {path}", list(sizes), list(sizes.values()), files, _Zip(path, list(sizes)))
+
+
+# A .tar
+
+
+class _Tar:
+    """Members of an uncompressed tar file, read where they lie; the parts of it that are images."""
+
+    def __init__(self, path: Path, spans: list[tuple[int, int]], unpacked: Any = None) -> None:
+        self.path, self.spans = path, spans
+        self.unpacked = unpacked  # the temporary file of a compressed one, which lives as long as this
+
+    def __call__(self, i: int) -> BinaryIO:
+        offset, size = self.spans[i]
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            return io.BytesIO(file.read(size))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Tar, (self.path, self.spans)
+
+
+def _tar(path: Path) -> Listing:
+    """Images of a tar file, compressed or not; `KEY.cls` beside `KEY.jpg` is its label, as webdataset has it."""
+    try:
+        place, unpacked = path, None
+        if path.suffix.lower() != ".tar":  # a compressed one cannot be entered in the middle
+            unpacked = _unpack(path)
+            place = Path(unpacked.name)
+        with tarfile.open(place, "r:") as archive:
+            regular = [m for m in archive if m.isreg() and not m.issparse()]
+            members = {PurePosixPath(m.name).as_posix(): (m.offset_data, m.size) for m in regular}  # `./a` is `a`
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as a .tar: {error}") from None
+    spans = dict(sorted((name, span) for name, span in members.items() if _is_image(name)))
+    opened = _Tar(place, list(spans.values()), unpacked)
+    labels = None
+    keys = [f"{name[: -len(PurePosixPath(name).suffix)]}.cls" for name in spans]
+    if keys and all(key in members for key in keys):
+        classes = _Tar(place, [members[key] for key in keys], unpacked)
+        labels = [classes(i).read().decode(errors="replace").strip() for i in range(len(keys))]
+    files = [f"{path.resolve()}:{name}" for name in spans]
+    return Listing(f"in {path}", list(spans), [size for _, size in spans.values()], files, opened, labels)
+
+
+def _unpack(path: Path) -> Any:
+    """The tar file inside a compressed one, as a temporary file."""
+    unpacked = tempfile.NamedTemporaryFile(suffix=".tar")  # noqa: SIM115 - it lives as long as the listing
+    with tarfile.open(path) as archive:
+        inside: Any = archive.fileobj
+        inside.seek(0)
+        shutil.copyfileobj(inside, unpacked)
+    unpacked.flush()
+    return unpacked
+
+
+# A table of paths
+
+
+def _table(path: Path) -> Listing:
+    """A .csv or .parquet with a column of paths, relative to its folder or absolute, and maybe one of labels."""
+    columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    lower = {name.strip().lower(): name for name in columns}
+    which = next((lower[name] for name in PATHS if name in lower), None)
+    if which is None:
+        raise UserError(
+            f"{path} has no column of paths; name one of its columns {', '.join(PATHS[:-1])} or {PATHS[-1]}"
+        )
+    label = next((lower[name] for name in LABELS if name in lower and lower[name] != which), None)
+    rows = sorted(dict(zip(map(str, columns[which]), columns[label] if label else columns[which], strict=True)).items())
+    names = [name for name, _ in rows]
+    paths = [path.parent / name for name in names]
+    return Listing(
+        where=f"in the table {path}",
+        names=names,
+        sizes=[p.stat().st_size if p.is_file() else 0 for p in paths],
+        files=[str(p.resolve()) for p in paths],
+        open=_Paths(paths),
+        labels=["" if value is None else str(value) for _, value in rows] if label else None,
+    )
+
+
+def _csv(path: Path) -> dict[str, list[Any]]:
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        reader: Iterable[list[str]] = csv.reader(file)
+        rows = [row for row in reader if row]
+    if not rows:
+        raise UserError(f"{path} is empty")
+    short = next((i for i, row in enumerate(rows) if len(row) != len(rows[0])), None)
+    if short is not None:
+        raise UserError(f"row {short + 1} of {path} has {len(rows[short])} columns, the first has {len(rows[0])}")
+    return {name: [row[i] for row in rows[1:]] for i, name in enumerate(rows[0])}
+
+
+def _parquet(path: Path) -> dict[str, list[Any]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise UserError("reading .parquet needs pyarrow: pip install 'protonce[parquet]', or give a .csv") from None
+    try:
+        table = parquet.read_table(path)
+    except (ArrowException, OSError) as error:
+        raise UserError(f"{path} cannot be read as .parquet: {error}") from None
+    return {name: table[name].to_pylist() for name in table.column_names}
