@@ -2,6 +2,8 @@
 
 import io
 import pickle
+import shutil
+import struct
 import tarfile
 import zipfile
 
@@ -11,7 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
+import protonce
+from conftest import SMALL
 from protonce.auto import DataSize, Machine, resolve
+from protonce.cli import main
 from protonce.config import Settings
 from protonce.data import builtin, listings, pictures, sources
 from protonce.data.loader import Loader
@@ -80,6 +85,67 @@ def test_every_place_is_the_same_source(photos, tmp_path, name):
         assert np.array_equal(folder.load(i), other.load(i))
     again = pickle.loads(pickle.dumps(other.load))  # as a worker gets it that is not forked
     assert np.array_equal(folder.load(5), again(5))
+
+
+def idx(path, array):
+    """A file of MNIST's format."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes())
+
+
+@pytest.fixture
+def fashion(tmp_path):
+    """Twelve training and six test images, laid out as torchvision has Fashion-MNIST."""
+    rng = np.random.default_rng(0)
+    for part, n in (("train", 12), ("t10k", 6)):
+        idx(tmp_path / f"FashionMNIST/raw/{part}-images-idx3-ubyte", rng.integers(0, 255, (n, 28, 28), dtype=np.uint8))
+        idx(tmp_path / f"FashionMNIST/raw/{part}-labels-idx1-ubyte", (np.arange(n) % 3).astype(np.uint8))
+    return tmp_path
+
+
+def test_a_torchvision_data_set_by_its_name(fashion, tmp_path):
+    spec = f"FashionMNIST:{fashion}"
+    train, test = open_source(spec), open_source(spec, "test")
+    assert (len(train), len(test), train.side) == (12, 6, 28)
+    assert train.labels[:3] == ["T-shirt/top", "Trouser", "Pullover"]
+    assert len(open_source(f"FashionMNIST@test:{fashion}")) == 6
+    assert train.fingerprint != test.fingerprint
+    raw = (fashion / "FashionMNIST/raw/train-images-idx3-ubyte").read_bytes()[16:]
+    assert np.array_equal(train.load(11)[..., 1], np.frombuffer(raw, np.uint8).reshape(12, 28, 28)[11])
+    assert np.array_equal(pickle.loads(pickle.dumps(train.load))(3), train.load(3))
+    assert len(open_source(spec, limit=5)) == 5
+
+
+def test_a_torchvision_data_set_of_files_skips_what_is_broken(photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "slope1" / "99.png").write_bytes(b"broken")
+    source, folder = open_source(f"ImageFolder:{tmp_path / 'photos'}"), open_source(tmp_path / "photos")
+    assert (source.names, source.labels) == (folder.names, folder.labels)
+    assert source.skipped == folder.skipped != []
+    assert source.fingerprint == folder.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("NoSuchSet:ROOT", "torchvision has no data set 'NoSuchSet'"),
+        ("FashionMNIST:ROOT/nowhere", r"FashionMNIST cannot be opened in .*nowhere: .* \(protonce downloads nothing\)"),
+        ("STL10@sideways:ROOT", "STL10 cannot be opened"),
+    ],
+)
+def test_torchvision_data_sets_that_are_not_there(fashion, spec, words):
+    with pytest.raises(UserError, match=words):
+        open_source(spec.replace("ROOT", str(fashion)))
+
+
+def test_a_run_on_a_named_data_set_is_tested_on_its_test_part(fashion, tmp_path, capsys):
+    spec = f"FashionMNIST:{fashion}"
+    settings = {**SMALL, "clusters": [3], "batch_size": 4}
+    run = protonce.train(spec, tmp_path / "run", epochs=1, quiet=True, **settings)
+    assert run.config["data"]["source"] == spec
+    assert len(run.source()) == 12
+    assert main(["evaluate", str(run.path), "knn"]) == 0
+    assert "the data set's own test part" in capsys.readouterr().out
 
 
 def test_a_webdataset_names_its_classes(tmp_path):

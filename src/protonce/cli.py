@@ -14,7 +14,7 @@ from protonce import __version__
 from protonce.config import Settings, read_config, recipes
 from protonce.errors import UserError
 
-DATA = "a folder of images, a .zip of images, or `builtin`"
+DATA = "images: a folder, a .zip or .tar, a .csv or .parquet of paths, torchvision's NAME[@SPLIT]:ROOT, or `builtin`"
 MAIN_SETTINGS = ("epochs", "seed", "limit", "init")
 
 

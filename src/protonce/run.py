@@ -22,6 +22,7 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from protonce.config import Resolved, Settings
+from protonce.data import named
 from protonce.data.loader import Loader
 from protonce.data.sources import Data, Source, open_source
 from protonce.data.views import ImageViews, Views
@@ -171,7 +172,7 @@ class Run:
         before = self.config["data"]
         if data is None:
             data = str(before["source"])
-            if data != "builtin" and not Path(data).exists():
+            if data != "builtin" and named.parse(data) is None and not Path(data).exists():
                 raise UserError(
                     f"the images of {self.path} ({data}) are not on this disk; name them (--data, or --train)"
                 )
@@ -245,7 +246,12 @@ def create(
     write_whole(path / "skipped.csv", csv_text(("name", "reason"), ((s.name, s.reason) for s in source.skipped)))
     config = {
         "recipe": recipe,
-        "data": {"source": source.place, "images": len(source), "fingerprint": source.fingerprint, **own},
+        "data": {
+            "source": source.place or source.spec,
+            "images": len(source),
+            "fingerprint": source.fingerprint,
+            **own,
+        },
         "asked": dataclasses.asdict(asked),
         "settings": dataclasses.asdict(resolved),
         "versions": _versions(),

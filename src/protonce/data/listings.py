@@ -58,7 +58,7 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not hidden
 
 
-# A folder
+# Files of their own: a folder, or a list of them
 
 
 @dataclass
@@ -73,13 +73,26 @@ class _Paths:
 
 def _folder(folder: Path) -> Listing:
     found = ((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*"))
-    paths = dict(sorted((name, p) for name, p in found if _is_image(name) and p.is_file()))
+    paths = sorted((name, p) for name, p in found if _is_image(name) and p.is_file())
+    return _of_paths(f"in {folder} or its sub-folders", paths)
+
+
+def list_paths(root: Path, found: Iterable[tuple[str, str]], where: str) -> Listing:
+    """Files below a folder, of which the classes are known: paths and labels."""
+    labels = {os.path.relpath(path, root): label for path, label in found}
+    names = sorted(labels)
+    return _of_paths(f"in {where}", [(name, root / name) for name in names], [labels[name] for name in names])
+
+
+def _of_paths(where: str, paths: list[tuple[str, Path]], labels: list[str] | None = None) -> Listing:
+    """Names with their paths, in the order of the names."""
     return Listing(
-        where=f"in {folder} or its sub-folders",
-        names=list(paths),
-        sizes=[p.stat().st_size for p in paths.values()],
-        files=[str(p.resolve()) for p in paths.values()],
-        open=_Paths(list(paths.values())),
+        where=where,
+        names=[name for name, _ in paths],
+        sizes=[p.stat().st_size if p.is_file() else 0 for _, p in paths],
+        files=[str(p.resolve()) for _, p in paths],
+        open=_Paths([p for _, p in paths]),
+        labels=labels,
     )
 
 
@@ -181,16 +194,8 @@ def _table(path: Path) -> Listing:
         )
     label = next((lower[name] for name in LABELS if name in lower and lower[name] != which), None)
     rows = sorted(dict(zip(map(str, columns[which]), columns[label] if label else columns[which], strict=True)).items())
-    names = [name for name, _ in rows]
-    paths = [path.parent / name for name in names]
-    return Listing(
-        where=f"in the table {path}",
-        names=names,
-        sizes=[p.stat().st_size if p.is_file() else 0 for p in paths],
-        files=[str(p.resolve()) for p in paths],
-        open=_Paths(paths),
-        labels=["" if value is None else str(value) for _, value in rows] if label else None,
-    )
+    labels = ["" if value is None else str(value) for _, value in rows] if label else None
+    return _of_paths(f"in the table {path}", [(name, path.parent / name) for name, _ in rows], labels)
 
 
 def _csv(path: Path) -> dict[str, list[Any]]:

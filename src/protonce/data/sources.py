@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protonce import randomness
-from protonce.data import builtin, pictures
-from protonce.data.listings import Listing, list_files
+from protonce.data import builtin, named, pictures
+from protonce.data.listings import Listing, list_files, list_paths
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
@@ -55,6 +55,7 @@ class Source:
     skipped: list[Skipped] = field(default_factory=list)
     sizes: NDArray[np.int64] | None = None  # (n, 2) height and width; None: the items are not images
     files: list[str] | None = None  # where each item lies on the disk; None: it does not
+    place: str = ""  # what opens it again, from any working directory; empty: `spec` does
 
     def __len__(self) -> int:
         return len(self.names)
@@ -66,11 +67,6 @@ class Source:
         while isinstance(load, _Chosen):
             load = load.load
         return isinstance(load, _Rows)
-
-    @property
-    def place(self) -> str:
-        """What opens the source again, from any working directory."""
-        return self.spec if self.files is None else str(Path(self.spec).resolve())
 
     @property
     def side(self) -> int:
@@ -89,6 +85,7 @@ class Source:
             skipped=self.skipped,
             sizes=None if self.sizes is None else self.sizes[chosen],
             files=None if self.files is None else [self.files[i] for i in chosen],
+            place=self.place,
         )
 
 
@@ -128,8 +125,9 @@ def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) 
     """Open whatever DATA may be.
 
     Args:
-        data: a folder, a .zip or .tar, a .csv or .parquet of paths, `builtin`, an array of images (n, h, w) or
-            (n, h, w, 3), or an object with `len` and `load(i)` (and, if it has them, `names` and `labels`).
+        data: a folder, a .zip or .tar, a .csv or .parquet of paths, a torchvision data set as `NAME[@SPLIT]:ROOT`,
+            `builtin`, an array of images (n, h, w) or (n, h, w, 3), or an object with `len` and `load(i)` (and, if it
+            has them, `names` and `labels`).
         part: "train" or "test", for data sets that have both.
         seed: of the built-in images, and of the limit.
         limit: take this many items, drawn by the seed; 0: all. No more files are opened than that needs.
@@ -138,17 +136,29 @@ def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) 
         UserError: there is nothing there, or no readable image in it.
     """
     if isinstance(data, str | Path) and data != "builtin":
-        return _from_files(str(data), list_files(Path(data)), seed, limit)
+        name = named.parse(str(data))
+        if name is None:
+            return _from_files(str(data), str(Path(data).resolve()), list_files(Path(data)), seed, limit)
+        dataset = named.open_named(name, part)
+        files = named.files_of(dataset)
+        if files is not None:
+            return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit)
+        source = _from_items(named.Images(dataset, named.labels_of(dataset)), str(name), f"{name} {part}")
+        return _limited(source, seed, limit)
     if isinstance(data, Source):
         source = data
     elif isinstance(data, str):
         source = _from_builtin(part, seed)
     elif hasattr(data, "load"):
-        source = _from_items(data)
+        source = _from_items(data, f"{type(data).__module__}.{type(data).__qualname__}")
     else:
         source = _from_array(np.asarray(data))
+    return _limited(source, seed, limit)
+
+
+def _limited(source: Source, seed: int, limit: int) -> Source:
     if 0 < limit < len(source):
-        source = source.subset(np.sort(_order(len(source), "limit", seed)[:limit]))
+        return source.subset(np.sort(_order(len(source), "limit", seed)[:limit]))
     return source
 
 
@@ -188,7 +198,7 @@ def _of_images(spec: str, images: Pixels, names: list[str], labels: list[str] | 
     )
 
 
-def _from_items(items: Any) -> Source:
+def _from_items(items: Any, spec: str, content: str = "") -> Source:
     if len(items) == 0:
         raise UserError("the data set is empty")
     names = [str(name) for name in getattr(items, "names", None) or (f"{i:08d}" for i in range(len(items)))]
@@ -199,16 +209,16 @@ def _from_items(items: Any) -> Source:
     first = items.load(0)
     images = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3 and first.shape[2] == 3
     return Source(
-        spec=f"{type(items).__module__}.{type(items).__qualname__}",
+        spec=spec,
         names=names,
         labels=None if labels is None else [str(label) for label in labels],
         load=items.load,
-        fingerprint=_fingerprint((name, 0) for name in names),
+        fingerprint=_fingerprint((content + name, 0) for name in names),
         sizes=np.array([items.load(i).shape[:2] for i in range(len(items))], dtype=np.int64) if images else None,
     )
 
 
-def _from_files(spec: str, listing: Listing, seed: int, limit: int) -> Source:
+def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int) -> Source:
     """A source of encoded images. Each is decoded once: what cannot be is skipped, with the reason."""
     names, where = listing.names, listing.where
     if not names:
@@ -241,6 +251,7 @@ def _from_files(spec: str, listing: Listing, seed: int, limit: int) -> Source:
         skipped=skipped,
         sizes=np.array([shapes[i] for i in keep], dtype=np.int64),
         files=[listing.files[i] for i in keep],
+        place=place,
     )
 
 

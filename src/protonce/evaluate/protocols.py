@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from protonce.data import named
 from protonce.data.sources import Source, check_apart, open_source, split
 from protonce.errors import UserError
 from protonce.evaluate.knn import knn_accuracy
@@ -79,8 +80,9 @@ def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Sourc
             )
         also = f", {len(unknown)} of their labels unknown to the training images" if unknown else ""
         return labelled, tested, f"test images named by the user{also}"
-    if data == "builtin":
-        return labelled, open_source("builtin", "test", seed), "the built-in data's own test part"
+    name = named.parse(data)
+    if data == "builtin" or (name is not None and not name.split):
+        return labelled, open_source(data, "test", seed), "the data set's own test part"
     labelled, tested = split(labelled, seed)
     seen = "" if train else ", all of them seen in training, without labels"
     return labelled, tested, f"test images are a random fifth of {data}{seen}"

@@ -39,7 +39,7 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} is not empty; name a new folder")
     source = run.source(data)
-    if out.is_relative_to(Path(source.place).resolve()):
+    if source.files is not None and out.is_relative_to(source.place):
         raise UserError(f"--out {out} lies among the images of {source.spec}; name a folder elsewhere")
     if source.sizes is None:
         raise UserError(f"the items of {run.path} are not images; there is nothing to put into folders")
