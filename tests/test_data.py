@@ -368,6 +368,28 @@ def test_a_file_that_vanishes_is_one_sentence(tmp_path, workers):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_vanishes_is_replaced_in_training(tmp_path, workers):
+    for i in range(6):
+        picture(200, seed=i).save(tmp_path / f"{i}.png")
+    told = []
+    views = image_views()
+    loader = Loader(open_source(tmp_path), views, workers=workers, replaced=lambda *what: told.append(what))
+    before = torch.cat([views.plain(s) for s in loader.plain(2)])
+    (tmp_path / "2.png").unlink()
+    (tmp_path / "3.png").write_bytes(b"broken")
+    for _ in range(2):
+        indices = torch.cat([s.index for s in loader.train(torch.arange(6), epoch=1, batch_size=2)])
+        assert indices.tolist() == [0, 1, 4, 4, 4, 5]
+        after = torch.cat([views.plain(s) for s in loader.plain(2)])
+        assert torch.equal(after, before[[0, 1, 4, 4, 4, 5]])
+    assert sorted(name for name, _ in told) == ["2.png", "3.png"]  # once each
+    for i in (0, 1, 4, 5):
+        (tmp_path / f"{i}.png").unlink()
+    with pytest.raises(UserError, match="cannot be read any more, nor the 5 before it: "):
+        list(loader.train(torch.arange(6), epoch=2, batch_size=2))
+
+
 def test_a_damaged_exif_block_does_not_stop_a_good_picture(tmp_path, monkeypatch):
     picture(20).save(tmp_path / "a.jpg")
 

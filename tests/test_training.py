@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
 import protonce
 from conftest import SMALL
 from protonce import checkpoints, methods
+from protonce import run as run_folder
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
 from protonce.data.loader import Loader
@@ -549,3 +551,24 @@ def test_progress_says_the_time_left_and_how_to_halve_it(monkeypatch, capsys):
         reporter.step(0, None)
         # 3980 steps of 5 s, and 39 E-steps of 5 s
         assert "about 5 h 35 min to go; --epochs 20 would halve it" in capsys.readouterr().err
+
+
+def test_a_file_that_vanishes_does_not_stop_training(tmp_path, capsys, monkeypatch):
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for i in range(24):
+        pixels = rng.integers(0, 255, (140, 140, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i:02d}.jpg")
+    append = run_folder.append_metrics
+
+    def after_an_epoch(path, record):
+        append(path, record)
+        (tmp_path / "photos" / "07.jpg").unlink(missing_ok=True)
+
+    monkeypatch.setattr(run_folder, "append_metrics", after_an_epoch)
+    settings = {**SMALL, "clusters": [3], "batch_size": 8, "workers": 0}
+    run = protonce.train(tmp_path / "photos", tmp_path / "run", epochs=3, **settings)
+    said = capsys.readouterr().err
+    assert said.count("note: 07.jpg cannot be read any more") == 1
+    assert run.finished
+    assert "07.jpg" in (run.path / "skipped.csv").read_text()

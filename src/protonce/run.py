@@ -299,6 +299,19 @@ def read_assignments(path: Path, epoch: int) -> list[NDArray[np.int32]]:
         return [arrays[f"assignment_{m}"] for m in range(len(arrays.files))]
 
 
+def append_skipped(path: Path, name: str, reason: str) -> None:
+    """A line of skipped.csv, for a file that could be read when the run began; once."""
+    file = path / "skipped.csv"
+    before = (
+        file.read_text(encoding="utf-8", errors="surrogateescape")
+        if file.exists()
+        else csv_text(("name", "reason"), [])
+    )
+    line = csv_text((name, reason), [])
+    if line not in before:
+        write_whole(file, before + line)
+
+
 def append_metrics(path: Path, record: Mapping[str, object]) -> None:
     """A line of metrics.jsonl."""
     with (path / "metrics.jsonl").open("a") as file:

@@ -64,6 +64,7 @@ def train(
         seed=plan.resolved.seed,
         workers=plan.resolved.workers,
         device=plan.resolved.device,
+        replaced=lambda name, reason: _say_replaced(plan.out, reporter, name, reason),
     )
     network = _encoder(plan.resolved, encoder, loader)
     if plan.resolved.init and not checkpoints.exists(plan.out / "checkpoints"):
@@ -236,6 +237,11 @@ def _say_reduced(reporter: Reporter, settings: Resolved, clusters: list[Prototyp
     for asked, found in zip(settings.clusters, clusters, strict=True):
         if len(found.centroids) < asked:
             reporter.say(f"note: {asked} clusters were asked for, the images give {len(found.centroids)}")
+
+
+def _say_replaced(out: Path, reporter: Reporter, name: str, reason: str) -> None:
+    reporter.say(f"note: {name} cannot be read any more ({reason}); another image takes its place")
+    run.append_skipped(out, name, f"{reason}, since training began")
 
 
 def _warn(reporter: Reporter, out: Path, before: str) -> str:

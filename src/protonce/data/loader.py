@@ -1,7 +1,7 @@
 """Batches of samples, by index: small images from a memory map, everything else through worker processes."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,16 @@ from protonce.data.views import ImageViews, Samples, Views
 from protonce.errors import UserError
 
 SMALL_SIDE = 128  # pixels: images up to this size are decoded once and kept
+TRIES = 100  # images in a row that may be unreadable before training stops
+Failure = tuple[int, str]  # which image cannot be read any more, and why
 
 
 class Loader:
-    """Batches of one source for one kind of views, on one device."""
+    """Batches of one source for one kind of views, on one device.
+
+    A file may be gone, or broken, that could be read when the source was opened. With `replaced` another image takes
+    its place, and `replaced` is told its name and the reason, once; without it that is an error.
+    """
 
     def __init__(
         self,
@@ -30,9 +36,12 @@ class Loader:
         seed: int = 0,
         workers: int = 0,
         device: torch.device | str = "cpu",
+        replaced: Callable[[str, str], None] | None = None,
     ) -> None:
         self.source, self.views = source, views
         self.seed, self.workers, self.device = seed, workers, torch.device(device)
+        self.replaced = replaced
+        self.lost: set[int] = set()  # images that were replaced
         small = source.sizes is not None and source.sizes.max() <= SMALL_SIDE
         self.square = SquareMap(source) if small and isinstance(views, ImageViews) else None
 
@@ -55,7 +64,7 @@ class Loader:
                 pixels, sizes = self.square.take(index)
                 yield Samples((pixels.to(self.device), sizes), index, self.seed, epoch)
             return
-        dataset = _Prepared(self.source.load, self.views, self.seed, epoch, plain, self.source.files is not None)
+        dataset = _Prepared(self.source, self.views, self.seed, epoch, plain)
         loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=[index.tolist() for index in batches],
@@ -64,11 +73,29 @@ class Loader:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # nothing is drawn by the workers, nor from the caller's generator
         )
-        for index, data in zip(batches, loader, strict=True):
-            if isinstance(data, _Unreadable):
-                name = self.source.names[data.index]
-                raise UserError(f"{name} of {self.source.spec} cannot be read any more: {data.reason}")
-            yield Samples(_to(data, self.device), index, self.seed, epoch)
+        for index, (found, data, failures) in zip(batches, loader, strict=True):
+            self._report(failures)
+            if data is None:
+                raise UserError(
+                    f"{self.source.names[failures[-1][0]]} of {self.source.spec} cannot be read any more, nor the "
+                    f"{len(failures) - 1} before it: {failures[-1][1]}"
+                )
+            # A random view belongs to the image it shows; a feature to the image that was asked for.
+            yield Samples(_to(data, self.device), index if plain else found, self.seed, epoch)
+
+    def _report(self, failures: Sequence[Failure]) -> None:
+        """Say of each image that cannot be read any more that another takes its place.
+
+        Raises:
+            UserError: none may.
+        """
+        for i, reason in failures:
+            name = self.source.names[i]
+            if self.replaced is None:
+                raise UserError(f"{name} of {self.source.spec} cannot be read any more: {reason}")
+            if i not in self.lost:
+                self.lost.add(i)
+                self.replaced(name, reason)
 
 
 class SquareMap:
@@ -99,39 +126,46 @@ class SquareMap:
         return torch.from_numpy(self.pixels[rows]), torch.from_numpy(self.sizes[rows])
 
 
-@dataclass
-class _Unreadable:
-    """A file that could be read when training began. Workers hand it over as a value: errors lose their sentence."""
+def readable(source: Source, i: int) -> tuple[int, Any, list[Failure]]:
+    """Item i, or the next one that can be read; which it is, and those that cannot be.
 
-    index: int
-    reason: str
+    Failures are handed over as values: an error that leaves a worker loses its sentence.
+    """
+    failures: list[Failure] = []
+    for j in ((i + step) % len(source) for step in range(min(TRIES, len(source)))):
+        try:
+            return j, source.load(j), failures
+        except Exception as error:  # Pillow's plug-ins raise many kinds
+            if source.files is None:
+                raise  # the user's own data set: its author wants to see where
+            failures.append((j, " ".join(str(error).split()) or type(error).__name__))
+    return i, None, failures
 
 
-def _collate(items: list[Any]) -> Any:
-    return next((item for item in items if isinstance(item, _Unreadable)), None) or default_collate(items)
+def _collate(items: list[tuple[int, Any, list[Failure]]]) -> tuple[Tensor, Any, list[Failure]]:
+    index, data, failures = zip(*items, strict=True)
+    for item, found in zip(data, failures, strict=True):
+        if item is None:
+            return torch.tensor(index), None, found
+    return torch.tensor(index), default_collate(list(data)), [failure for found in failures for failure in found]
 
 
 @dataclass
 class _Prepared(Dataset[Any]):
     """What a worker does to one item: nothing, or for images the crops."""
 
-    load: Callable[[int], Any]
+    source: Source
     views: Views
     seed: int
     epoch: int
     plain: bool
-    files: bool
 
-    def __getitem__(self, i: int) -> Any:
-        try:
-            item = self.load(i)
-        except Exception as error:  # Pillow's plug-ins raise many kinds
-            if not self.files:
-                raise  # the user's own data set: its author wants to see where
-            return _Unreadable(i, " ".join(str(error).split()) or type(error).__name__)
-        if not isinstance(self.views, ImageViews):
-            return item
-        return self.views.crop_plain(item) if self.plain else self.views.crop_pair(item, i, self.seed, self.epoch)
+    def __getitem__(self, i: int) -> tuple[int, Any, list[Failure]]:
+        j, item, failures = readable(self.source, i)
+        if item is not None and isinstance(self.views, ImageViews):
+            crop = self.views
+            item = crop.crop_plain(item) if self.plain else crop.crop_pair(item, j, self.seed, self.epoch)
+        return j, item, failures
 
 
 def _to(data: Any, device: torch.device) -> Any:
