@@ -1,5 +1,8 @@
 """Views, operation by operation, against torchvision's per-image recipe: the same pixels, the same distribution."""
 
+import io
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,7 @@ from torchvision.transforms import ColorJitter, RandomResizedCrop
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
 from protonce.data import views as V
+from protonce.data.pictures import decode
 from protonce.data.views import ImageViews, Samples
 
 CPU = Machine("cpu", bfloat16=False, faiss=False, cores=1)
@@ -211,19 +215,57 @@ def test_draws_depend_on_image_epoch_and_seed_alone():
     assert not torch.allclose(train(rows, seed=1)[0], query)
 
 
+def plain_crop(views, array):
+    return views.crop(array, views.plain_boxes(array.shape[:2]), resize_first=True)
+
+
+def smooth(height, width):
+    """A picture of slow waves, which loses nothing when it is made smaller."""
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(x / 60 + y / 90), np.cos(x / 80), np.sin(y / 70)]
+    return (np.stack(waves, axis=2) * 100 + 128).astype(np.uint8)
+
+
+# Where it is turned, the crop may lie up to a reduced pixel aside, and the waves rise by 1.7 a pixel.
+@pytest.mark.parametrize(("orientation", "most"), [(1, 6), (6, 6 + 8 * 1.7)])
+def test_a_jpeg_that_is_decoded_smaller_gives_the_same_crops(orientation, most):
+    s = settings(image_size=24, plain_resize=27)
+    views, buffer = ImageViews(s), io.BytesIO()
+    image = Image.fromarray(smooth(500, 700))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    image.save(buffer, format="JPEG", quality=95, subsampling=0, exif=exif)
+    whole, shape, _ = decode(buffer)
+    assert whole.shape[:2] == shape == ((500, 700) if orientation == 1 else (700, 500))
+    reductions = []
+    for index in range(12):
+        for plain in (False, True):
+            boxes = views.plain_boxes(shape) if plain else views.random_boxes(shape, index, seed=0, epoch=0)
+            smaller, told, factor = decode(buffer, lambda *_, b=boxes: views.reduction(b))
+            assert told == shape
+            assert smaller.shape[:2] == (math.ceil(shape[0] / factor), math.ceil(shape[1] / factor))
+            reductions.append(factor)
+            assert (boxes[:, 2:] / factor).min() >= 24 or factor == 1, "a crop is never enlarged for it"
+            a = views.crop(whole, boxes, resize_first=plain).float()
+            b = views.crop(smaller, boxes / factor, resize_first=plain).float()
+            assert (a - b).abs().max() < most
+    assert max(reductions) == 8
+    assert min(boxes.min() for boxes in [views.random_boxes(shape, i, 0, 0) for i in range(12)]) >= 0
+
+
 def test_workers_cut_the_crops_that_the_map_path_cuts():
     """A large image cropped by Pillow in a worker is the small image cropped by matrices, to a byte's rounding."""
     s = settings(image_size=16, flip_p=0.5, jitter_p=0.0, grey_p=0.0, blur_p=0.0, mean=[0.0] * 3, std=[1.0] * 3)
     views = ImageViews(s)
     array = np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8)
     index, sizes = torch.tensor([7]), torch.tensor([[30, 30]])
-    crops = views.crop_pair(array, 7, seed=0, epoch=4)[None]
+    crops = views.crop(array, views.random_boxes((30, 30), 7, seed=0, epoch=4), resize_first=False)[None]
     pixels = torch.tensor(array).permute(2, 0, 1)[None]
     streamed = views.train(Samples(crops, index, 0, 4))
     mapped = views.train(Samples((pixels, sizes), index, 0, 4))
     for a, b in zip(streamed, mapped, strict=True):
         assert (a - b).abs().max() < 1.5 / 255
-    a = views.plain(Samples(views.crop_plain(array)[None], index, 0, 0))
+    a = views.plain(Samples(plain_crop(views, array)[None], index, 0, 0))
     b = views.plain(Samples((pixels, sizes), index, 0, 0))
     assert (a - b).abs().max() < 1.5 / 255
 
@@ -231,6 +273,6 @@ def test_workers_cut_the_crops_that_the_map_path_cuts():
 def test_plain_view_is_resize_and_centre_crop():
     s = settings(image_size=28, plain_resize=32, mean=[0.0] * 3, std=[1.0] * 3)
     array = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    ours = ImageViews(s).plain(Samples(ImageViews(s).crop_plain(array)[None], torch.tensor([0]), 0, 0))[0]
+    ours = ImageViews(s).plain(Samples(plain_crop(ImageViews(s), array)[None], torch.tensor([0]), 0, 0))[0]
     whole = TF.resize(torch.tensor(array).permute(2, 0, 1).float() / 255, [32, 32], antialias=True)
     assert (ours - TF.center_crop(whole, [28, 28])).abs().max() < 0.02

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from protonce.data.pictures import Picture, decode
 from protonce.data.sources import Source
 from protonce.data.views import ImageViews, Samples, Views
 from protonce.errors import UserError
@@ -126,18 +127,16 @@ class SquareMap:
         return torch.from_numpy(self.pixels[rows]), torch.from_numpy(self.sizes[rows])
 
 
-def readable(source: Source, i: int) -> tuple[int, Any, list[Failure]]:
-    """Item i, or the next one that can be read; which it is, and those that cannot be.
+def readable(n: int, i: int, read: Callable[[int], Any]) -> tuple[int, Any, list[Failure]]:
+    """Item i of n, or the next one that can be read; which it is, and those that cannot be.
 
     Failures are handed over as values: an error that leaves a worker loses its sentence.
     """
     failures: list[Failure] = []
-    for j in ((i + step) % len(source) for step in range(min(TRIES, len(source)))):
+    for j in ((i + step) % n for step in range(min(TRIES, n))):
         try:
-            return j, source.load(j), failures
+            return j, read(j), failures
         except Exception as error:  # Pillow's plug-ins raise many kinds
-            if source.files is None:
-                raise  # the user's own data set: its author wants to see where
             failures.append((j, " ".join(str(error).split()) or type(error).__name__))
     return i, None, failures
 
@@ -161,11 +160,35 @@ class _Prepared(Dataset[Any]):
     plain: bool
 
     def __getitem__(self, i: int) -> tuple[int, Any, list[Failure]]:
-        j, item, failures = readable(self.source, i)
-        if item is not None and isinstance(self.views, ImageViews):
-            crop = self.views
-            item = crop.crop_plain(item) if self.plain else crop.crop_pair(item, j, self.seed, self.epoch)
-        return j, item, failures
+        if self.source.encoded is None:  # the user's own data set: an error is its author's to see
+            item = self.source.load(i)
+            return (
+                i,
+                self._crop(i, Picture(item, item.shape[:2], 1)) if isinstance(self.views, ImageViews) else item,
+                [],
+            )
+        if not isinstance(self.views, ImageViews):
+            return readable(len(self.source), i, self.source.load)
+        j, found, failures = readable(len(self.source), i, self._decode)
+        return j, None if found is None else self._crop(j, found), failures
+
+    def _decode(self, i: int) -> Picture:
+        """The image, no larger than its crops need."""
+        assert self.source.encoded is not None
+        with self.source.encoded(i) as file:
+            return decode(file, lambda height, width: self.crops.reduction(self._boxes(i, (height, width))))
+
+    def _crop(self, i: int, picture: Picture) -> Tensor:
+        boxes = self._boxes(i, picture.shape) / picture.reduction
+        return self.crops.crop(picture.pixels, boxes, resize_first=self.plain)
+
+    def _boxes(self, i: int, shape: tuple[int, int]) -> NDArray[np.float64]:
+        return self.crops.plain_boxes(shape) if self.plain else self.crops.random_boxes(shape, i, self.seed, self.epoch)
+
+    @property
+    def crops(self) -> ImageViews:
+        assert isinstance(self.views, ImageViews)
+        return self.views
 
 
 def _to(data: Any, device: torch.device) -> Any:

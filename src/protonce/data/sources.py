@@ -56,6 +56,7 @@ class Source:
     sizes: NDArray[np.int64] | None = None  # (n, 2) height and width; None: the items are not images
     files: list[str] | None = None  # where each item lies on the disk; None: it does not
     place: str = ""  # what opens it again, from any working directory; empty: `spec` does
+    encoded: Callable[[int], BinaryIO] | None = None  # opens the encoded image, where there is one
 
     def __len__(self) -> int:
         return len(self.names)
@@ -86,6 +87,7 @@ class Source:
             sizes=None if self.sizes is None else self.sizes[chosen],
             files=None if self.files is None else [self.files[i] for i in chosen],
             place=self.place,
+            encoded=None if self.encoded is None else _Chosen(self.encoded, chosen),
         )
 
 
@@ -115,7 +117,7 @@ class _Decoded:
 
     def __call__(self, i: int) -> Pixels:
         with self.open(i) as file:
-            return pictures.decode(file)
+            return pictures.decode(file).pixels
 
 
 Data = str | Path | NDArray[np.uint8] | Items | Source
@@ -242,16 +244,18 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int) 
         )
     labels = listing.labels or labels_of(names)
     kept = [names[i] for i in keep]
+    encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
     return Source(
         spec=spec,
         names=kept,
         labels=None if labels is None else [labels[i] for i in keep],
-        load=_Chosen(_Decoded(listing.open), np.array(keep, dtype=np.int64)),
+        load=_Decoded(encoded),
         fingerprint=_fingerprint(zip(kept, (listing.sizes[i] for i in keep), strict=True)),
         skipped=skipped,
         sizes=np.array([shapes[i] for i in keep], dtype=np.int64),
         files=[listing.files[i] for i in keep],
         place=place,
+        encoded=encoded,
     )
 
 

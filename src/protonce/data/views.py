@@ -77,25 +77,40 @@ class ImageViews:
         boxes = centre_boxes(sizes.numpy(), self.settings.plain_resize, self.settings.image_size)
         return self._normalise(self._cut(pixels, sizes, boxes, resize_first=True))
 
-    def crop_pair(self, image: NDArray[np.uint8], index: int, seed: int, epoch: int) -> Tensor:
-        """Both random crops of one large image, cut by a worker; (2, 3, s, s) uint8."""
+    def random_boxes(self, shape: tuple[int, int], index: int, seed: int, epoch: int) -> NDArray[np.float64]:
+        """Where both random crops of one image lie; (2, 4)."""
         samples = Samples(None, torch.tensor([index]), seed, epoch)
-        shape = np.array([image.shape[:2]])
-        boxes = [random_boxes(samples, which, shape, self.settings.crop_scale)[0] for which in ("query", "key")]
-        return torch.stack([self._crop(image, *box.astype(int).tolist()) for box in boxes])
+        boxes = [
+            random_boxes(samples, which, np.array([shape]), self.settings.crop_scale) for which in ("query", "key")
+        ]
+        return np.concatenate(boxes)
 
-    def crop_plain(self, image: NDArray[np.uint8]) -> Tensor:
-        """The centre crop of one large image, cut by a worker; (1, 3, s, s) uint8."""
-        shape = np.array([image.shape[:2]])
-        box = centre_boxes(shape, self.settings.plain_resize, self.settings.image_size)[0]
-        return self._resize(image, box)[None]
+    def plain_boxes(self, shape: tuple[int, int]) -> NDArray[np.float64]:
+        """Where the centre crop of one image lies; (1, 4)."""
+        return centre_boxes(np.array([shape]), self.settings.plain_resize, self.settings.image_size)
 
-    def _crop(self, image: NDArray[np.uint8], top: int, left: int, height: int, width: int) -> Tensor:
-        cut = image[top : top + height, left : left + width]
-        return self._resize(cut, np.array([0, 0, height, width]))
+    def reduction(self, boxes: NDArray[np.float64]) -> int:
+        """By what an image may be divided so that each of its crops is still as large as the views."""
+        least = boxes[:, 2:].min()
+        return next(factor for factor in (8, 4, 2, 1) if factor == 1 or least / factor >= self.settings.image_size)
 
-    def _resize(self, image: NDArray[np.uint8], box: NDArray[np.float64]) -> Tensor:
+    def crop(self, image: NDArray[np.uint8], boxes: NDArray[np.float64], resize_first: bool) -> Tensor:
+        """Crops of one large image, cut by a worker; (boxes, 3, s, s) uint8.
+
+        Args:
+            image: (h, w, 3).
+            boxes: top, left, height, width, (boxes, 4).
+            resize_first: lines beside the box have their part in it, as in `crop_resize`.
+        """
+        return torch.stack([self._resize(image, box, resize_first) for box in boxes])
+
+    def _resize(self, image: NDArray[np.uint8], box: NDArray[np.float64], resize_first: bool) -> Tensor:
         top, left, height, width = box
+        if not resize_first:
+            y, x = math.floor(top + 1e-6), math.floor(left + 1e-6)  # of a reduced image a box need not be whole pixels
+            image = image[y : math.ceil(top + height - 1e-6), x : math.ceil(left + width - 1e-6)]
+            top, left = max(top - y, 0.0), max(left - x, 0.0)
+            height, width = min(height, image.shape[0] - top), min(width, image.shape[1] - left)
         size = (self.settings.image_size, self.settings.image_size)
         corners = (left, top, left + width, top + height)
         resized = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR, box=corners)
