@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import shutil
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from protonce.data.loader import Loader
 from protonce.encoder import build, encode_shuffled
 from protonce.errors import UserError
 from protonce.losses import proto_nce
-from protonce.methods.pcl import Batch
+from protonce.methods.pcl import PCL, Batch
 from protonce.prototypes import concentration
 from protonce.training import learning_rate
 
@@ -289,6 +290,51 @@ def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, sto
     assert len(lines[0]) == 3
 
 
+@pytest.mark.parametrize("init", ["fresh", "warm"])
+@pytest.mark.parametrize("stop_after", [(0, 1), (1, 2), (2, 3)])
+def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
+    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
+    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+    save = checkpoints.save
+
+    def save_and_stop(folder, epoch, method, optimizer, precision, begun=None):
+        save(folder, epoch, method, optimizer, precision, begun)
+        if begun is not None and (epoch, begun.step) == stop_after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "save", save_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(photos, tmp_path / "parts", quiet=True, checkpoint_minutes=0, **settings)
+    monkeypatch.undo()
+    assert len(run_folder.load(tmp_path / "parts").metrics) == stop_after[0]
+    parts = protonce.train(photos, tmp_path / "parts", resume=True, quiet=True, **settings)
+    for name in ("encoder.safetensors", "prototypes.npz", "assignments/0002.npz"):
+        assert (whole.path / name).read_bytes() == (parts.path / name).read_bytes(), name
+    lines = [[{k: v for k, v in line.items() if "seconds" not in k} for line in run.metrics] for run in (whole, parts)]
+    assert lines[0] == lines[1]
+    assert all(line["seconds"] > 0 for line in parts.metrics)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number, code):
+    options = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()]
+    command = [sys.executable, "-m", "protonce", "train", str(photos), "--epochs", "400", "--no-report", *options]
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    while not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == code
+    (stopped,) = re.findall(r"stopped after step (\d+) of epoch (\d+); --resume goes on from there", said)
+    checkpoint = checkpoints.load(out / "checkpoints")
+    assert (checkpoint["begun"].step, checkpoint["epoch"] + 1) == tuple(map(int, stopped))
+    assert "Traceback" not in said
+
+
 @pytest.mark.slow
 def test_a_killed_process_resumes_to_the_byte(photos, tmp_path):
     """SIGKILL in the middle of an epoch; the epoch is trained again from its start."""
@@ -398,16 +444,16 @@ def test_e_step_features_are_the_twins_in_eval_mode(photos, tmp_path, monkeypatc
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_epochs(photos, tmp_path, monkeypatch):
-    from protonce import training
+    m_step = PCL.m_step
 
-    m_steps = training._m_steps
+    def diverge(self, batch, state):
+        loss, logs = m_step(self, batch, state)
+        bad = math.inf if (batch.epoch, batch.step) == (1, 1) else 1.0
+        return loss * bad, {**logs, "loss": logs["loss"] * bad}
 
-    def diverge(fabric, method, optimizer, loader, epoch, *rest):
-        logs = m_steps(fabric, method, optimizer, loader, epoch, *rest)
-        return {**logs, "loss": math.nan} if epoch == 1 else logs
-
-    monkeypatch.setattr(training, "_m_steps", diverge)
-    with pytest.raises(UserError, match="loss of epoch 2 is nan; start a new run with a smaller lr"):
+    monkeypatch.setattr(PCL, "m_step", diverge)
+    words = r"no finite number any more, by step 3 of 3 of epoch 2; start a new run with a smaller lr"
+    with pytest.raises(UserError, match=words):
         protonce.train(photos, tmp_path / "r", epochs=3, quiet=True, **SMALL)
     assert checkpoints.load(tmp_path / "r" / "checkpoints")["epoch"] == 1
 

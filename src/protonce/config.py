@@ -127,6 +127,7 @@ class Settings:
         "auto", "of the encoder: 32, 16 or bf16; auto is bf16 on GPUs that have it, else 32"
     )
     workers: int | Auto = _setting("auto", "processes that read large images", least=0)
+    checkpoint_minutes: float = _setting(10.0, "minutes between checkpoints within an epoch", least=0.0)
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))

@@ -114,7 +114,7 @@ def _check_same(previous: Run, source: Source, resolved: Resolved, own: Mapping[
             f"{len(source)} of {source.spec} are not the same; resume it on the data it began with"
         )
     for name in Settings.names():
-        if name == "workers":
+        if name in ("workers", "checkpoint_minutes"):
             continue
         old, new = getattr(previous.settings, name), getattr(resolved, name)
         if old != new:

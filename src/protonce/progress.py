@@ -46,11 +46,13 @@ class Reporter:
         """A line that stays."""
         self.console.print(text, soft_wrap=True)
 
-    def begin(self, epochs: int, steps: int, first_epoch: int = 0) -> None:
+    def begin(self, epochs: int, steps: int, first_epoch: int = 0, first_step: int = 0) -> None:
         """Training begins: so many epochs of so many steps, from this one on."""
-        self.epochs, self.steps, self.first = epochs, steps, first_epoch
-        self.bar.update(self.task, total=epochs * steps, completed=first_epoch * steps)
-        if first_epoch:
+        self.epochs, self.steps, self.first = epochs, steps, first_epoch * steps + first_step
+        self.bar.update(self.task, total=epochs * steps, completed=self.first)
+        if first_step:
+            self.say(f"resuming after step {first_step} of epoch {first_epoch + 1} of {epochs}")
+        elif first_epoch:
             self.say(f"resuming after epoch {first_epoch} of {epochs}")
 
     def clustering(self, epoch: int) -> None:
@@ -88,7 +90,7 @@ class Reporter:
         """Time to the end, from the steps and E-steps so far; None until enough steps were seen."""
         if self.done < KNOWN_AFTER:
             return None
-        remaining = (self.epochs - self.first) * self.steps - self.done
+        remaining = self.epochs * self.steps - self.first - self.done
         return remaining * self.stepping / self.done + (self.epochs - 1 - epoch) * self.between
 
     def epoch(self, record: Mapping[str, object]) -> None:

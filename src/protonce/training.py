@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from lightning_fabric.plugins import Precision
 from torch import Tensor, nn
 
 from protonce import checkpoints, health, methods, randomness, run, weights
+from protonce.checkpoints import Begun
 from protonce.config import Resolved, Settings
 from protonce.data.loader import Loader
 from protonce.data.sources import Data
@@ -20,6 +21,7 @@ from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
 from protonce.features import extract
+from protonce.interruption import Interruption
 from protonce.methods.pcl import PCL, Batch
 from protonce.preparation import prepare
 from protonce.progress import Reporter
@@ -27,6 +29,7 @@ from protonce.prototypes import Prototypes
 from protonce.run import Run
 
 SHOW_EVERY = 10  # steps between two looks at the losses, each of which waits for the device
+CURE = "start a new run with a smaller lr"
 
 
 def train(
@@ -103,56 +106,72 @@ def _fit(
         momentum=settings.sgd_momentum,
         weight_decay=settings.weight_decay,
     )
-    start = _restore(out, method, optimizer, fabric.strategy.precision)
+    start, begun = _restore(out, method, optimizer, fabric.strategy.precision)
     run.cut_metrics(out, start)
     method.query, optimizer = fabric.setup(method.query, optimizer)
     method.autocast = fabric.autocast
-    reporter.begin(settings.epochs, len(loader) // settings.batch_size, start)
+    reporter.begin(settings.epochs, len(loader) // settings.batch_size, start, begun.step if begun else 0)
 
-    with reporter:
+    def save(epoch: int, begun: Begun | None = None) -> None:
+        checkpoints.save(out / "checkpoints", epoch, method, optimizer, fabric.strategy.precision, begun)
+
+    with reporter, Interruption() as interruption:
         condition = "healthy"
         reporter.clustering(start)
-        features = _momentum_features(method, loader)  # V'
+        features = _momentum_features(method, loader) if begun is None else None  # V'
         for epoch in range(start, settings.epochs):
             began = time.perf_counter()
-            prototypes = method.e_step(epoch, lambda: features)  # noqa: B023 - it is called at once
-            # An epoch that trains without prototypes is clustered all the same, for the record.
-            clusters = prototypes if prototypes is not None else method.cluster(epoch, features)
-            clustered = time.perf_counter()
-            signals = health.after_e_step(features, clusters, run.read_assignments(out, epoch), settings.negatives)
-            run.write_assignments(out, epoch + 1, clusters)
-            if epoch == start:
-                _say_reduced(reporter, settings, clusters)
+            if begun is None:  # else the E-step was made before the run was interrupted
+                assert features is not None
+                begun = _begin(out, method, epoch, features)
+                if epoch == start:
+                    _say_reduced(reporter, settings, begun.clusters)
+            began -= begun.seconds
             reporter.clustered()
 
-            logs = _m_steps(fabric, method, optimizer, loader, epoch, prototypes, reporter)
+            keep = _Keeper(save, epoch, began, settings.checkpoint_minutes, interruption, reporter)
+            logs = _m_steps(fabric, method, optimizer, loader, epoch, begun, reporter, keep)
             stepped = time.perf_counter()
             reporter.clustering(epoch + 1)
             features = _momentum_features(method, loader)  # V' at the end of this epoch, and for the next E-step
             featured = time.perf_counter()
-            if not math.isfinite(logs["loss"]) or not features.isfinite().all():
-                raise UserError(f"the loss of epoch {epoch + 1} is {logs['loss']}; start a new run with a smaller lr")
-            signals |= health.after_m_step(features, clusters, logs)
+            if not features.isfinite().all():
+                raise UserError(f"the encoder's weights are no numbers any more in epoch {epoch + 1}; {CURE}")
             record = {
                 "epoch": epoch + 1,
                 "lr": learning_rate(settings, epoch),
                 **logs,
-                "clusters": [len(c.centroids) for c in clusters],
-                "phi": [_percentiles(c.concentration) for c in prototypes or []],
-                **signals,
-                "cluster_seconds": clustered - began,
+                "clusters": [len(c.centroids) for c in begun.clusters],
+                "phi": [_percentiles(c.concentration) for c in begun.clusters] if begun.prototypes else [],
+                **begun.signals,
+                **health.after_m_step(features, begun.clusters, logs),
+                "cluster_seconds": begun.cluster_seconds,
                 "features_seconds": featured - stepped,
                 "seconds": time.perf_counter() - began,
             }
+            begun = None
             run.append_metrics(out, record)
-            checkpoints.save(out / "checkpoints", epoch + 1, method, optimizer, fabric.strategy.precision)
+            save(epoch + 1)
             reporter.epoch(record)
             condition = _warn(reporter, out, condition)
 
+        assert features is not None
         final = method.cluster(settings.epochs, features)
     run.write_prototypes(out, final)
     run.finish(out, method.query.state_dict(), method.momentum, own_backbone, settings)
     reporter.say(Run(out).health.words)
+
+
+def _begin(out: Path, method: PCL, epoch: int, features: Tensor) -> Begun:
+    """The E-step of an epoch, kept in the run folder."""
+    began = time.perf_counter()
+    prototypes = method.e_step(epoch, lambda: features)
+    # An epoch that trains without prototypes is clustered all the same, for the record.
+    clusters = prototypes if prototypes is not None else method.cluster(epoch, features)
+    seconds = time.perf_counter() - began
+    signals = health.after_e_step(features, clusters, run.read_assignments(out, epoch), method.settings.negatives)
+    run.write_assignments(out, epoch + 1, clusters)
+    return Begun(clusters, prototypes is not None, signals, seconds)
 
 
 def _m_steps(
@@ -161,34 +180,84 @@ def _m_steps(
     optimizer: Any,
     loader: Loader,
     epoch: int,
-    prototypes: list[Prototypes] | None,
+    begun: Begun,
     reporter: Reporter,
+    keep: "_Keeper",
 ) -> dict[str, float]:
-    """The M-step over all minibatches of an epoch; the means of what they logged."""
+    """The M-step over the minibatches of an epoch that are left; the means of what all of them logged.
+
+    Raises:
+        UserError: a loss is not a number, or not finite.
+    """
     settings = method.settings
     method.train()
-    state = None if prototypes is None else [c.to(fabric.device) for c in prototypes]
+    state = [c.to(fabric.device) for c in begun.clusters] if begun.prototypes else None
     steps = len(loader) // settings.batch_size
-    sums: dict[str, Tensor] = {}
-    for step, batch in enumerate(_batches(loader, method, epoch, settings.batch_size)):
+    begun.sums = {name: value.to(fabric.device) for name, value in begun.sums.items()}
+    for batch in _batches(loader, method, epoch, settings.batch_size, begun.step):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(settings, epoch + step / steps)
+            group["lr"] = learning_rate(settings, epoch + batch.step / steps)
         # The encoder may draw for itself (dropout): from a state that depends on seed, epoch and step alone.
-        torch.manual_seed(randomness.key(settings.seed, "encoder", epoch, step))
+        torch.manual_seed(randomness.key(settings.seed, "encoder", epoch, batch.step))
         loss, logs = method.m_step(batch, state)
         optimizer.zero_grad()
         fabric.backward(loss)  # θ = SGD(L_ProtoNCE, θ)
         optimizer.step()
         method.after_step()  # θ' = m θ' + (1 - m) θ
         for name, value in logs.items():
-            sums[name] = sums.get(name, 0) + value
-        show = step % SHOW_EVERY == 0
+            begun.sums[name] = begun.sums[name] + value if name in begun.sums else value
+        begun.step = batch.step + 1
+        show = batch.step % SHOW_EVERY == 0
         reporter.step(epoch, {name: float(value) for name, value in logs.items()} if show else None)
-    return {name: float(value) / steps for name, value in sums.items()}
+        if show or begun.step == steps or keep.due():
+            _check_finite(begun, epoch, steps)
+            keep.save_if_due(begun)
+    return {name: float(value) / steps for name, value in begun.sums.items()}
 
 
-def _batches(loader: Loader, method: PCL, epoch: int, batch_size: int) -> Iterator[Batch]:
-    for step, samples in enumerate(loader.train(method.sampler(epoch), epoch, batch_size)):
+def _check_finite(begun: Begun, epoch: int, steps: int) -> None:
+    """A sum is not finite from the first step on that was not: so a look now and then is enough."""
+    if not begun.sums["loss"].isfinite():
+        done = f"by step {begun.step} of {steps} of epoch {epoch + 1}"
+        raise UserError(f"the loss is no finite number any more, {done}; {CURE}; the last good checkpoint is kept")
+
+
+class _Keeper:
+    """Checkpoints within an epoch: every so many minutes, and when the run is asked to end."""
+
+    def __init__(
+        self,
+        save: Callable[[int, Begun], None],
+        epoch: int,
+        began: float,
+        minutes: float,
+        interruption: Interruption,
+        reporter: Reporter,
+    ) -> None:
+        self.save, self.epoch, self.began, self.interruption, self.reporter = save, epoch, began, interruption, reporter
+        self.minutes = minutes
+        self.last = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether the next step must wait for a checkpoint."""
+        return self.interruption.asked is not None or time.monotonic() - self.last >= 60 * self.minutes
+
+    def save_if_due(self, begun: Begun) -> None:
+        """Keep where the run is, and end it where it was asked to."""
+        if not self.due():
+            return
+        begun.seconds = time.perf_counter() - self.began
+        self.save(self.epoch, begun)
+        self.last = time.monotonic()
+        if self.interruption.asked is not None:
+            self.reporter.say(f"stopped after step {begun.step} of epoch {self.epoch + 1}; --resume goes on from there")
+            self.interruption.end()
+
+
+def _batches(loader: Loader, method: PCL, epoch: int, batch_size: int, first: int) -> Iterator[Batch]:
+    """The batches of an epoch from step `first` on."""
+    order = method.sampler(epoch)[first * batch_size :]
+    for step, samples in enumerate(loader.train(order, epoch, batch_size), start=first):
         query, key = loader.views.train(samples)
         yield Batch(query, key, samples.index.to(loader.device), epoch, step)
 
@@ -213,15 +282,17 @@ def learning_rate(settings: Settings, epoch: float) -> float:
 PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 
 
-def _restore(out: Path, method: PCL, optimizer: torch.optim.Optimizer, precision: Precision) -> int:
-    """Load the last checkpoint, if there is one; the number of epochs that are done."""
+def _restore(
+    out: Path, method: PCL, optimizer: torch.optim.Optimizer, precision: Precision
+) -> tuple[int, Begun | None]:
+    """Load the last checkpoint, if there is one; the number of epochs that are done, and the one that has begun."""
     checkpoint = checkpoints.load(out / "checkpoints")
     if checkpoint is None:
-        return 0
+        return 0, None
     method.load_state_dict(checkpoint["method"])
     optimizer.load_state_dict(checkpoint["optimizer"])
     precision.load_state_dict(checkpoint["precision"])
-    return int(checkpoint["epoch"])
+    return int(checkpoint["epoch"]), checkpoint.get("begun")
 
 
 def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader) -> Encoder:

@@ -1,5 +1,6 @@
 """Batches of samples, by index: small images from a memory map, everything else through worker processes."""
 
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Loader:
         yield from self._batches(torch.arange(len(self)), 0, batch_size, plain=True)
 
     def _batches(self, order: Tensor, epoch: int, batch_size: int, plain: bool) -> Iterator[Samples]:
-        batches = order.split(batch_size)
+        batches = order.split(batch_size) if len(order) else ()
         if self.square is not None:
             for index in batches:
                 pixels, sizes = self.square.take(index)
@@ -72,6 +73,7 @@ class Loader:
             num_workers=0 if self.source.in_memory else min(self.workers, len(batches)),
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
+            worker_init_fn=_ignore_ctrl_c,
             generator=torch.Generator(),  # nothing is drawn by the workers, nor from the caller's generator
         )
         for index, (found, data, failures) in zip(batches, loader, strict=True):
@@ -125,6 +127,11 @@ class SquareMap:
         """Pixels (B, 3, side, side) and the height and width each image had, (B, 2)."""
         rows = index.numpy()
         return torch.from_numpy(self.pixels[rows]), torch.from_numpy(self.sizes[rows])
+
+
+def _ignore_ctrl_c(_: int) -> None:
+    """A terminal sends Ctrl-C to workers too; it is for their parent to end them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def readable(n: int, i: int, read: Callable[[int], Any]) -> tuple[int, Any, list[Failure]]:

@@ -1,0 +1,50 @@
+"""Ctrl-C and SIGTERM as wishes: training finishes its step, keeps a checkpoint, and ends."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interruption:
+    """While it lasts, the first signal is only noted in `asked`; a second one ends the program at once.
+
+    Python hears signals in the main thread alone; elsewhere nothing is changed, and nothing is noted.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.asked: int | None = None  # the signal
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def end(self) -> None:
+        """What the signal would have done: end the program as its sender expects.
+
+        Raises:
+            KeyboardInterrupt: for Ctrl-C.
+            SystemExit: for SIGTERM, with the code by which shells and schedulers know it.
+        """
+        if self.asked == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.asked is not None:
+            raise SystemExit(128 + self.asked)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.asked = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
