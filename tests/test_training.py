@@ -335,6 +335,21 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number
     assert "Traceback" not in said
 
 
+def test_two_processes_do_not_train_into_one_folder(photos, tmp_path, trained):
+    shutil.copytree(trained.path, tmp_path / "r")
+    holder = "import sys, time; from pathlib import Path; from protonce.run import alone\n"
+    holder += "with alone(Path(sys.argv[1])):\n    print('mine', flush=True)\n    time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", holder, str(tmp_path / "r")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "mine\n"
+        with pytest.raises(UserError, match=r"another process is training into .*; wait for it"):
+            protonce.train(photos, tmp_path / "r", resume=True, quiet=True)
+    finally:
+        process.kill()
+        process.wait()
+    protonce.train(photos, tmp_path / "r", resume=True, quiet=True)  # killed: the lock is gone with it
+
+
 @pytest.mark.slow
 def test_a_killed_process_resumes_to_the_byte(photos, tmp_path):
     """SIGKILL in the middle of an epoch; the epoch is trained again from its start."""

@@ -7,7 +7,8 @@ import functools
 import json
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
@@ -229,6 +231,21 @@ def load(path: str | Path, encoder: nn.Module | None = None, views: Views | None
 
 
 # Writing, by training only.
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """While this lasts no other process trains into the folder. Its lock ends with the process, however that ends.
+
+    Raises:
+        UserError: one does.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise UserError(f"another process is training into {path}; wait for it, or choose another folder") from None
 
 
 def create(

@@ -72,13 +72,14 @@ def train(
     network = _encoder(plan.resolved, encoder, loader)
     if plan.resolved.init and not checkpoints.exists(plan.out / "checkpoints"):
         reporter.say(f"starting from {weights.start_from(plan.resolved.init, network)}")
-    if plan.previous is None:
-        run.create(plan.out, plan.source, plan.recipe, plan.asked, plan.resolved, own)
-    if plan.previous is None or not plan.previous.finished:
-        with _own_generators(plan.resolved.device):
-            _fit(plan.out, plan.resolved, loader, network, reporter, own_backbone=encoder is not None)
-    else:
-        reporter.say(f"{plan.out} has already been trained for {plan.resolved.epochs} epochs")
+    with run.alone(plan.out):
+        if plan.previous is None:
+            run.create(plan.out, plan.source, plan.recipe, plan.asked, plan.resolved, own)
+        if plan.previous is None or not plan.previous.finished:
+            with _own_generators(plan.resolved.device):
+                _fit(plan.out, plan.resolved, loader, network, reporter, own_backbone=encoder is not None)
+        else:
+            reporter.say(f"{plan.out} has already been trained for {plan.resolved.epochs} epochs")
     return Run(plan.out, encoder, views)
 
 
