@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from protonce.compare import NEIGHBOURS, Row, pixels, score
-from protonce.data.sources import open_source
+from protonce.data.sources import Source, open_source
 from protonce.encoder import build
 from protonce.errors import UserError
 from protonce.features import extract
@@ -40,9 +40,10 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     runs = {name: load(out / name) for name in SYSTEMS}
     rows = _rows(runs)
     write_whole(out / "demo.json", json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}, indent=2) + "\n")
+    test = open_source("builtin", "test", seed)
     for row in rows:
         if row.name in runs:
-            _keep(runs[row.name], row)
+            _keep(runs[row.name], row, test)
     page = write_report(runs["pcl"], against=runs["moco"])
 
     console.print("\nWhat the features tell of 1,500 test images in 30 classes; higher is better:")
@@ -148,9 +149,8 @@ class _Bars:
         self.seen[name] = len(whole)
 
 
-def _keep(run: Run, row: Row) -> None:
+def _keep(run: Run, row: Row, test: Source) -> None:
     """The row as an evaluation of its run."""
-    test = open_source("builtin", "test", run.settings.seed)
     result = {
         "protocol": "comparison",
         "metrics": {"knn": row.knn, "ami": row.ami},

@@ -160,11 +160,11 @@ def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) 
 
 def _limited(source: Source, seed: int, limit: int) -> Source:
     if 0 < limit < len(source):
-        return source.subset(np.sort(_order(len(source), "limit", seed)[:limit]))
+        return source.subset(np.sort(random_order(len(source), "limit", seed)[:limit]))
     return source
 
 
-def _order(n: int, purpose: str, seed: int) -> NDArray[np.int64]:
+def random_order(n: int, purpose: str, seed: int) -> NDArray[np.int64]:
     """A random order of n items by the seed."""
     return np.argsort(randomness.uniform(seed, purpose, 0, np.arange(n), 1)[:, 0], kind="stable")
 
@@ -225,7 +225,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int) 
     names, where = listing.names, listing.where
     if not names:
         raise UserError(f"no image was found {where}; looked for {', '.join(SUFFIXES)}")
-    order = _order(len(names), "limit", seed) if 0 < limit < len(names) else np.arange(len(names))
+    order = random_order(len(names), "limit", seed) if 0 < limit < len(names) else np.arange(len(names))
     wanted = limit or len(names)
     shapes: dict[int, tuple[int, int]] = {}
     reasons: dict[int, str] = {}
@@ -298,7 +298,7 @@ def _fingerprint(entries: Iterable[tuple[str, int]]) -> str:
 
 def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
     """A training and a test part of one source, drawn by the seed."""
-    order = _order(len(source), "split", seed)
+    order = random_order(len(source), "split", seed)
     n_test = max(round(share * len(source)), 1)
     return source.subset(np.sort(order[n_test:])), source.subset(np.sort(order[:n_test]))
 

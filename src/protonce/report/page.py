@@ -19,7 +19,7 @@ from protonce.report.content import SYSTEMS, Content, gather, title, titled
 from protonce.report.hierarchy import Level, classes_of, levels
 from protonce.report.payload import CLOSEST, LISTED, packed, payload
 from protonce.report.results import images_tested, scores
-from protonce.report.thumbnails import Thumbnails, pack
+from protonce.report.thumbnails import pack
 from protonce.run import Run
 
 BYTES = 19_000_000  # of the page, at most
@@ -79,11 +79,11 @@ def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps
     if content.places:
         scripts = [*INLINE.clone(components=["bokeh"]).js_raw[:1], *scripts]
     environment = Environment(loader=PackageLoader("protonce", "report"), autoescape=True, undefined=StrictUndefined)
-    run, data = content.run, payload(content)
+    run = content.run
     with steps.doing("figures of the page"):
         drawn = {name: [_figure(chart) for chart in found] for name, found in curves.items()}
         still = base64.b64encode(drawing.png(_map(content), 110)).decode() if content.places else ""
-    parts = {
+    parts: dict[str, Any] = {
         "title": title(run),
         "style": folder.joinpath("page.css").read_text(encoding="utf-8"),
         "scripts": scripts,
@@ -100,14 +100,14 @@ def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps
         "missing": content.missing,
     }
     template = environment.get_template("page.html")
-    thumbnails = Thumbnails(side=0, sheets=[])
+    parts["data"] = packed(payload(content))
+    sheets: list[str] = []
     if content.source is not None and len(content.pictured):
-        room = BYTES - len(template.render(parts, data=packed(data), sheets=[]).encode("utf-8", "surrogateescape"))
+        room = BYTES - len(template.render(parts, sheets=[]).encode("utf-8", "surrogateescape"))
         with steps.doing(f"thumbnails of {len(content.pictured):,} images", len(content.pictured)) as seen:
-            thumbnails = pack(content.source, content.pictured, room * 3 // 4, seen)  # base64 adds a third
-    data["side"] = thumbnails.side
-    sheets = [base64.b64encode(sheet).decode() for sheet in thumbnails.sheets]
-    return template.render(parts, data=packed(data), sheets=sheets)
+            found = pack(content.source, content.pictured, room * 3 // 4, seen)  # base64 adds a third
+        sheets = [base64.b64encode(sheet).decode() for sheet in found.sheets]
+    return template.render(parts, sheets=sheets)
 
 
 def _csp_hash(script: str) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageOps
 
-from protonce import randomness
-from protonce.data.sources import Source
+from protonce.data.sources import Source, random_order
 from protonce.report.hierarchy import Ints, Level
 
 MOST = 15_000  # thumbnails on a page
@@ -61,8 +60,7 @@ def choose(n: int, hierarchy: Sequence[Level], first: Ints, most: int | None = N
 
 def draw(n: int, count: int) -> Ints:
     """`count` of n images at random, the same whenever asked; in rising order."""
-    order = np.argsort(randomness.uniform(0, "report", 0, np.arange(n), 1)[:, 0], kind="stable")
-    return np.sort(order[:count])
+    return np.sort(random_order(n, "report", seed=0)[:count])
 
 
 def pack(source: Source, images: Ints, room: int, seen: Callable[[int], None] = lambda _: None) -> Thumbnails:
