@@ -9,6 +9,7 @@ from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
 from protonce.encoder import build, encode_shuffled, twin_of, update_twin
 from protonce.errors import UserError
+from protonce.ranks import Ranks
 
 CPU = Machine("cpu", bfloat16=False, faiss=False, cores=1)
 
@@ -114,12 +115,12 @@ def test_shuffling_changes_partners_but_not_the_order():
     x = views(12)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
     generator = torch.Generator().manual_seed(0)
-    without = encode_shuffled(lambda part, splits: plain(part), x, 4, generator)
+    without = encode_shuffled(lambda part, splits: plain(part), x, 4, generator, Ranks(), len(x))
     torch.testing.assert_close(without, plain(x))
 
     encoder = build(settings(backbone="resnet10t", width=4)).train()
     order = torch.randperm(12, generator=torch.Generator().manual_seed(3))
-    shuffled = encode_shuffled(encoder, x, 4, torch.Generator().manual_seed(3))
+    shuffled = encode_shuffled(encoder, x, 4, torch.Generator().manual_seed(3), Ranks(), len(x))
     expected = torch.cat([encoder(x[part]) for part in order.split(3)])
     torch.testing.assert_close(shuffled[order], expected, atol=1e-5, rtol=1e-4)
 

@@ -30,6 +30,7 @@ from protonce.errors import UserError
 from protonce.losses import proto_nce
 from protonce.methods.pcl import PCL, Batch
 from protonce.prototypes import concentration
+from protonce.ranks import Ranks
 from protonce.training import learning_rate
 
 
@@ -77,7 +78,7 @@ def test_one_epoch_is_algorithm_1():
         v = theta(batch.query, settings.bn_splits)
         with torch.no_grad():
             shuffle = protonce.randomness.generator(settings.seed, "shuffle", 0, step)
-            v_ = encode_shuffled(theta_, batch.key, settings.bn_splits, shuffle)
+            v_ = encode_shuffled(theta_, batch.key, settings.bn_splits, shuffle, Ranks(), 16)
         for key, owner in zip(v_, batch.index, strict=True):
             keys[place], owners[place] = key, owner
             place = (place + 1) % 20
@@ -122,7 +123,7 @@ def test_both_views_in_turn_are_the_mean_of_two_losses():
     for query, key in ((batch.query, batch.key), (batch.key, batch.query)):
         v = theta(query, settings.bn_splits)
         with torch.no_grad():
-            v_ = encode_shuffled(theta_, key, settings.bn_splits, shuffle)
+            v_ = encode_shuffled(theta_, key, settings.bn_splits, shuffle, Ranks(), 16)
         keys = torch.cat([keys, v_])
         own = torch.arange(len(keys))[None] % 16 == torch.arange(16)[:, None]
         drawn = [None, torch.randperm(8, generator=draw)[:3]]

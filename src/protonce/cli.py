@@ -53,6 +53,7 @@ def demo(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Learn an encoder and a hierarchy of prototypes from images without labels."""
+    from protonce.ranks import Ranks
     from protonce.training import train
 
     chosen = {name: getattr(options, name) for name in Settings.names() if hasattr(options, name)}
@@ -62,6 +63,8 @@ def train(options: argparse.Namespace) -> None:
         raise UserError("--resume needs --out RUN, the run to continue")
     out = options.out or _new_run(options.data)
     run = train(options.data, out, recipe=options.recipe, resume=options.resume, **{**config, **chosen})
+    if not Ranks().first:
+        return
     print(f"{run.path} holds the encoder and the prototypes; next: protonce embed {run.path} DATA --out FILE.npz")
     if not options.no_report:
         from protonce.report.page import write_report

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from protonce import randomness
 from protonce.config import Resolved
 from protonce.errors import UserError
+from protonce.ranks import Ranks
 
 
 class Encoder(nn.Module):
@@ -86,19 +87,40 @@ def update_twin(query: nn.Module, twin: nn.Module, momentum: float) -> None:
 
 
 def encode_shuffled(
-    encode: Callable[[Tensor, int], Tensor], x: Tensor, splits: int, generator: torch.Generator
+    encode: Callable[[Tensor, int], Tensor],
+    x: Tensor,
+    splits: int,
+    generator: torch.Generator,
+    ranks: Ranks,
+    total: int,
 ) -> Tensor:
-    """Embeddings in the order of x, with batch norm over sub-batches of a random order.
+    """Embeddings of the views of all ranks, in their order, with batch norm over sub-batches of a random order.
 
     Query and key of an image then share no statistics from which one could tell that they belong together.
+
+    Args:
+        encode: from views and a number of sub-batches to embeddings (B, dim).
+        x: the views of this rank.
+        splits: sub-batches of the batch of all ranks; 1: nothing is shuffled.
+        generator: draws the order; alike on all ranks.
+        ranks: the processes that share the batch.
+        total: views of all ranks.
+
+    Returns:
+        (total, dim)
     """
     if splits == 1:
-        return encode(x, 1)
-    order = torch.randperm(len(x), generator=generator).to(x.device)
-    shuffled = encode(x[order], splits)
-    embeddings = torch.empty_like(shuffled)
-    embeddings[order] = shuffled
+        return ranks.gather(encode(x, 1), total)
+    order = torch.randperm(total, generator=generator).to(x.device)
+    shuffled = encode(ranks.gather(x, total)[ranks.part(order)], splits // ranks.size)
+    embeddings = shuffled.new_empty(total, shuffled.shape[1])
+    embeddings[order] = ranks.gather(shuffled, total)
     return embeddings
+
+
+def batch_norms(encoder: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """The layers that normalise by the batch."""
+    return [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
 def _timm_backbone(settings: Resolved) -> nn.Module:

@@ -10,11 +10,15 @@ class Interruption:
     """While it lasts, the first signal is only noted in `asked`; a second one ends the program at once.
 
     Python hears signals in the main thread alone; elsewhere nothing is changed, and nothing is noted.
+
+    Args:
+        patient: a second one is noted as well: torchrun repeats the terminal's Ctrl-C, and kills who takes long.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, patient: bool = False) -> None:
+        self.patient = patient
         self.asked: int | None = None  # the signal
         self._before: dict[int, Any] = {}
 
@@ -28,21 +32,21 @@ class Interruption:
     ) -> None:
         self._restore()
 
-    def end(self) -> None:
+    def end(self, number: int) -> None:
         """What the signal would have done: end the program as its sender expects.
 
         Raises:
             KeyboardInterrupt: for Ctrl-C.
             SystemExit: for SIGTERM, with the code by which shells and schedulers know it.
         """
-        if self.asked == signal.SIGINT:
+        if number == signal.SIGINT:
             raise KeyboardInterrupt
-        if self.asked is not None:
-            raise SystemExit(128 + self.asked)
+        raise SystemExit(128 + number)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.asked = number
-        self._restore()
+        if not self.patient:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

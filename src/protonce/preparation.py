@@ -16,6 +16,7 @@ from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
 from protonce.errors import UserError
 from protonce.progress import Reporter
+from protonce.ranks import Ranks
 from protonce.run import Run
 
 
@@ -39,14 +40,13 @@ def prepare(
     settings: Mapping[str, Any],
     own: Mapping[str, bool],
     reporter: Reporter,
+    ranks: Ranks,
 ) -> Plan:
     """Open the data and resolve the settings; arguments as for `protonce.train`.
 
     Raises:
         UserError: something the caller can mend. Nothing has been written.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("protonce trains on one device as yet; start it without torchrun")
     previous = _previous(out, resume)
     if previous is not None:
         before = previous.config["recipe"]
@@ -70,11 +70,13 @@ def prepare(
     # Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
     brought = weights.architecture(given.init)
     asked = Settings.from_mapping({**read_recipe(recipe), **brought, **settings}, "protonce")
-    resolved = resolve(asked, size, _machine(device))
+    resolved = resolve(asked, size, _machine(device, ranks))
     if resolved.device == "cpu" and resolved.precision == "16":
         raise UserError("precision 16 needs a GPU; on a CPU choose 32")
     if resolved.kmeans_engine == "faiss" and importlib.util.find_spec("faiss") is None:
         raise UserError("kmeans_engine is faiss, which is not installed; choose torch")
+    if ranks.size > 1:
+        _check_ranks(ranks, resolved)
     if previous is not None:
         _check_same(previous, source, resolved, own)
     _introduce(reporter, source, recipe, why, resolved, asked)
@@ -123,6 +125,25 @@ def _check_same(previous: Run, source: Source, resolved: Resolved, own: Mapping[
             )
 
 
+def _check_ranks(ranks: Ranks, resolved: Resolved) -> None:
+    if not torch.distributed.is_torchelastic_launched():
+        raise UserError(
+            f"WORLD_SIZE is {ranks.size}, but torchrun did not start this process; unset it, or use torchrun"
+        )
+    if resolved.device == "mps":
+        raise UserError("several processes need CUDA or the CPU; choose --device cpu")
+    if resolved.device == "cuda" and ranks.here > torch.cuda.device_count():
+        raise UserError(
+            f"torchrun started {ranks.here} processes here, and there are {torch.cuda.device_count()} GPUs; "
+            "set --nproc-per-node to that, or choose --device cpu"
+        )
+    if resolved.batch_size < 2 * ranks.size:
+        raise UserError(
+            f"batch_size {resolved.batch_size} leaves less than 2 images for each of {ranks.size} processes; "
+            "start fewer, or set a larger one"
+        )
+
+
 def _device(asked: str) -> str:
     """The device that is asked for, or the best there is."""
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -133,12 +154,12 @@ def _device(asked: str) -> str:
     return asked
 
 
-def _machine(device: str) -> Machine:
+def _machine(device: str, ranks: Ranks) -> Machine:
     return Machine(
         device=device,
         bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
         faiss=sys.platform == "linux" and importlib.util.find_spec("faiss") is not None,  # macOS: clashes with torch
-        cores=os.cpu_count() or 1,
+        cores=max((os.cpu_count() or 1) // ranks.here, 1),
     )
 
 

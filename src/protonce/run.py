@@ -319,14 +319,11 @@ def read_assignments(path: Path, epoch: int) -> list[NDArray[np.int32]]:
 def append_skipped(path: Path, name: str, reason: str) -> None:
     """A line of skipped.csv, for a file that could be read when the run began; once."""
     file = path / "skipped.csv"
-    before = (
-        file.read_text(encoding="utf-8", errors="surrogateescape")
-        if file.exists()
-        else csv_text(("name", "reason"), [])
-    )
+    before = file.read_text(encoding="utf-8", errors="surrogateescape")
     line = csv_text((name, reason), [])
     if line not in before:
-        write_whole(file, before + line)
+        with file.open("a", encoding="utf-8", errors="surrogateescape", newline="") as opened:  # other ranks append too
+            opened.write(line)
 
 
 def append_metrics(path: Path, record: Mapping[str, object]) -> None:

@@ -1,16 +1,20 @@
 """The training loop: E-step, M-step, log, save (algorithm 1)."""
 
+import dataclasses
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import Precision
+from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from protonce import checkpoints, health, methods, randomness, run, weights
 from protonce.checkpoints import Begun
@@ -23,9 +27,10 @@ from protonce.errors import UserError
 from protonce.features import extract
 from protonce.interruption import Interruption
 from protonce.methods.pcl import PCL, Batch
-from protonce.preparation import prepare
+from protonce.preparation import Plan, prepare
 from protonce.progress import Reporter
 from protonce.prototypes import Prototypes
+from protonce.ranks import Ranks, said_once
 from protonce.run import Run
 
 SHOW_EVERY = 10  # steps between two looks at the losses, each of which waits for the device
@@ -59,28 +64,52 @@ def train(
         UserError: something the caller can mend. Nothing has been written then, unless training had begun.
     """
     own = {"own_encoder": encoder is not None, "own_views": views is not None}
-    reporter = Reporter(quiet)
-    plan = prepare(data, Path(out), recipe, resume, settings, own, reporter)
+    ranks = Ranks()
+    reporter = Reporter(quiet or not ranks.first)
+    with said_once():
+        plan = prepare(data, Path(out), recipe, resume, settings, own, reporter, ranks)
+    fabric = _meet(plan, ranks)
     loader = Loader(
         plan.source,
         views or ImageViews(plan.resolved),
         seed=plan.resolved.seed,
         workers=plan.resolved.workers,
         device=plan.resolved.device,
-        replaced=lambda name, reason: _say_replaced(plan.out, reporter, name, reason),
+        replaced=lambda name, reason: _say_replaced(plan.out, Reporter(quiet), name, reason),
     )
     network = _encoder(plan.resolved, encoder, loader)
     if plan.resolved.init and not checkpoints.exists(plan.out / "checkpoints"):
         reporter.say(f"starting from {weights.start_from(plan.resolved.init, network)}")
-    with run.alone(plan.out):
-        if plan.previous is None:
+    with run.alone(plan.out) if ranks.first else nullcontext():
+        if plan.previous is None and ranks.first:
             run.create(plan.out, plan.source, plan.recipe, plan.asked, plan.resolved, own)
+            for i, reason in loader.lost.items():  # while the encoder was built
+                _keep_replaced(plan.out, plan.source.names[i], reason)
         if plan.previous is None or not plan.previous.finished:
             with _own_generators(plan.resolved.device):
-                _fit(plan.out, plan.resolved, loader, network, reporter, own_backbone=encoder is not None)
+                _fit(fabric, ranks, plan, loader, network, reporter, own_backbone=encoder is not None)
         else:
             reporter.say(f"{plan.out} has already been trained for {plan.resolved.epochs} epochs")
+    ranks.wait()
     return Run(plan.out, encoder, views)
+
+
+def _meet(plan: Plan, ranks: Ranks) -> Fabric:
+    """Fabric on this machine's devices, and for several ranks their process group, once all of them are there."""
+    fabric = Fabric(
+        accelerator=plan.resolved.device,
+        devices=ranks.here,
+        num_nodes=ranks.machines,
+        strategy=DDPStrategy(**_OWN_BUFFERS) if ranks.size > 1 else "auto",
+        precision=PRECISIONS[plan.resolved.precision],  # type: ignore[arg-type]
+    )
+    if ranks.size > 1:
+        ranks.meet("nccl" if plan.resolved.device == "cuda" else "gloo")
+        fabric.launch()
+        machine = {"workers", "checkpoint_minutes"}
+        alike = {k: v for k, v in dataclasses.asdict(plan.resolved).items() if k not in machine}
+        ranks.check_alike({"the data's fingerprint": plan.source.fingerprint, "RUN": str(plan.out), **alike})
+    return fabric
 
 
 @contextmanager
@@ -96,11 +125,18 @@ def _own_generators(device: str) -> Iterator[None]:
 
 
 def _fit(
-    out: Path, settings: Resolved, loader: Loader, network: Encoder, reporter: Reporter, own_backbone: bool
+    fabric: Fabric,
+    ranks: Ranks,
+    plan: Plan,
+    loader: Loader,
+    network: Encoder,
+    reporter: Reporter,
+    own_backbone: bool,
 ) -> None:
     """Algorithm 1, from the last checkpoint to the last epoch."""
-    fabric = Fabric(accelerator=settings.device, devices=1, precision=PRECISIONS[settings.precision])  # type: ignore[arg-type]
+    out, settings = plan.out, plan.resolved
     method = methods.make(settings, network, n=len(loader)).to(fabric.device)
+    method.ranks = ranks
     optimizer = torch.optim.SGD(
         method.query.parameters(),
         lr=settings.lr,
@@ -108,75 +144,82 @@ def _fit(
         weight_decay=settings.weight_decay,
     )
     start, begun = _restore(out, method, optimizer, fabric.strategy.precision)
-    run.cut_metrics(out, start)
+    if ranks.first:
+        run.cut_metrics(out, start)
     method.query, optimizer = fabric.setup(method.query, optimizer)
     method.autocast = fabric.autocast
     reporter.begin(settings.epochs, len(loader) // settings.batch_size, start, begun.step if begun else 0)
 
     def save(epoch: int, begun: Begun | None = None) -> None:
-        checkpoints.save(out / "checkpoints", epoch, method, optimizer, fabric.strategy.precision, begun)
+        if ranks.first:  # the state of all others is the same
+            checkpoints.save(out / "checkpoints", epoch, method, optimizer, fabric.strategy.precision, begun)
 
-    with reporter, Interruption() as interruption:
+    with reporter, Interruption(patient=ranks.size > 1) as interruption:
         condition = "healthy"
         reporter.clustering(start)
-        features = _momentum_features(method, loader) if begun is None else None  # V'
+        features = _momentum_features(method, loader, ranks) if begun is None else None  # V'
         for epoch in range(start, settings.epochs):
             began = time.perf_counter()
             if begun is None:  # else the E-step was made before the run was interrupted
                 assert features is not None
-                begun = _begin(out, method, epoch, features)
+                begun = _begin(out, method, epoch, features, ranks)
                 if epoch == start:
                     _say_reduced(reporter, settings, begun.clusters)
             began -= begun.seconds
             reporter.clustered()
 
-            keep = _Keeper(save, epoch, began, settings.checkpoint_minutes, interruption, reporter)
-            logs = _m_steps(fabric, method, optimizer, loader, epoch, begun, reporter, keep)
+            keep = _Keeper(save, epoch, began, settings.checkpoint_minutes, interruption, reporter, ranks)
+            logs = _m_steps(fabric, ranks, method, optimizer, loader, epoch, begun, reporter, keep)
             stepped = time.perf_counter()
             reporter.clustering(epoch + 1)
-            features = _momentum_features(method, loader)  # V' at the end of this epoch, and for the next E-step
+            features = _momentum_features(method, loader, ranks)  # V' at the end of this epoch, and for the next E-step
             featured = time.perf_counter()
             if not features.isfinite().all():
                 raise UserError(f"the encoder's weights are no numbers any more in epoch {epoch + 1}; {CURE}")
-            record = {
-                "epoch": epoch + 1,
-                "lr": learning_rate(settings, epoch),
-                **logs,
-                "clusters": [len(c.centroids) for c in begun.clusters],
-                "phi": [_percentiles(c.concentration) for c in begun.clusters] if begun.prototypes else [],
-                **begun.signals,
-                **health.after_m_step(features, begun.clusters, logs),
-                "cluster_seconds": begun.cluster_seconds,
-                "features_seconds": featured - stepped,
-                "seconds": time.perf_counter() - began,
-            }
+            if ranks.first:
+                record = {
+                    "epoch": epoch + 1,
+                    "lr": learning_rate(settings, epoch),
+                    **logs,
+                    "clusters": [len(c.centroids) for c in begun.clusters],
+                    "phi": [_percentiles(c.concentration) for c in begun.clusters] if begun.prototypes else [],
+                    **begun.signals,
+                    **health.after_m_step(features, begun.clusters, logs),
+                    "cluster_seconds": begun.cluster_seconds,
+                    "features_seconds": featured - stepped,
+                    "seconds": time.perf_counter() - began,
+                }
+                run.append_metrics(out, record)
+                save(epoch + 1)
+                reporter.epoch(record)
+                condition = _warn(reporter, out, condition)
             begun = None
-            run.append_metrics(out, record)
-            save(epoch + 1)
-            reporter.epoch(record)
-            condition = _warn(reporter, out, condition)
 
         assert features is not None
         final = method.cluster(settings.epochs, features)
-    run.write_prototypes(out, final)
-    run.finish(out, method.query.state_dict(), method.momentum, own_backbone, settings)
-    reporter.say(Run(out).health.words)
+    if ranks.first:
+        run.write_prototypes(out, final)
+        run.finish(out, method.query.state_dict(), method.momentum, own_backbone, settings)
+        reporter.say(Run(out).health.words)
 
 
-def _begin(out: Path, method: PCL, epoch: int, features: Tensor) -> Begun:
+def _begin(out: Path, method: PCL, epoch: int, features: Tensor, ranks: Ranks) -> Begun:
     """The E-step of an epoch, kept in the run folder."""
     began = time.perf_counter()
     prototypes = method.e_step(epoch, lambda: features)
     # An epoch that trains without prototypes is clustered all the same, for the record.
     clusters = prototypes if prototypes is not None else method.cluster(epoch, features)
     seconds = time.perf_counter() - began
-    signals = health.after_e_step(features, clusters, run.read_assignments(out, epoch), method.settings.negatives)
-    run.write_assignments(out, epoch + 1, clusters)
+    signals: dict[str, Any] = {}
+    if ranks.first:
+        signals = health.after_e_step(features, clusters, run.read_assignments(out, epoch), method.settings.negatives)
+        run.write_assignments(out, epoch + 1, clusters)
     return Begun(clusters, prototypes is not None, signals, seconds)
 
 
 def _m_steps(
     fabric: Fabric,
+    ranks: Ranks,
     method: PCL,
     optimizer: Any,
     loader: Loader,
@@ -195,22 +238,25 @@ def _m_steps(
     state = [c.to(fabric.device) for c in begun.clusters] if begun.prototypes else None
     steps = len(loader) // settings.batch_size
     begun.sums = {name: value.to(fabric.device) for name, value in begun.sums.items()}
-    for batch in _batches(loader, method, epoch, settings.batch_size, begun.step):
+    for batch in _batches(loader, method, epoch, settings.batch_size, begun.step, ranks):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, epoch + batch.step / steps)
         # The encoder may draw for itself (dropout): from a state that depends on seed, epoch and step alone.
-        torch.manual_seed(randomness.key(settings.seed, "encoder", epoch, batch.step))
+        torch.manual_seed(randomness.key(settings.seed, f"encoder {ranks.rank}", epoch, batch.step))
         loss, logs = method.m_step(batch, state)
+        weight = len(batch.index) * ranks.size / settings.batch_size  # the gradients of all ranks are averaged
         optimizer.zero_grad()
-        fabric.backward(loss)  # θ = SGD(L_ProtoNCE, θ)
+        fabric.backward(loss * weight)  # θ = SGD(L_ProtoNCE, θ)
         optimizer.step()
         method.after_step()  # θ' = m θ' + (1 - m) θ
+        ranks.average(logs.values(), weight)
         for name, value in logs.items():
             begun.sums[name] = begun.sums[name] + value if name in begun.sums else value
         begun.step = batch.step + 1
         show = batch.step % SHOW_EVERY == 0
         reporter.step(epoch, {name: float(value) for name, value in logs.items()} if show else None)
-        if show or begun.step == steps or keep.due():
+        # Several ranks must agree to end, which takes an exchange: now and then is soon enough.
+        if show or begun.step == steps or (ranks.size == 1 and keep.due()):
             _check_finite(begun, epoch, steps)
             keep.save_if_due(begun)
     return {name: float(value) / steps for name, value in begun.sums.items()}
@@ -234,42 +280,47 @@ class _Keeper:
         minutes: float,
         interruption: Interruption,
         reporter: Reporter,
+        ranks: Ranks,
     ) -> None:
         self.save, self.epoch, self.began, self.interruption, self.reporter = save, epoch, began, interruption, reporter
-        self.minutes = minutes
+        self.minutes, self.ranks = minutes, ranks
         self.last = time.monotonic()
 
-    def due(self) -> bool:
-        """Whether the next step must wait for a checkpoint."""
-        return self.interruption.asked is not None or time.monotonic() - self.last >= 60 * self.minutes
+    def due(self) -> int:
+        """The signal by which the run was asked to end; 1: a checkpoint is due; 0: nothing is."""
+        return self.interruption.asked or int(time.monotonic() - self.last >= 60 * self.minutes)
 
     def save_if_due(self, begun: Begun) -> None:
-        """Keep where the run is, and end it where it was asked to."""
-        if not self.due():
+        """Keep where the run is, and end it where it, or another rank, was asked to."""
+        due = self.ranks.most(self.due(), begun.sums["loss"].device)
+        if not due:
             return
         begun.seconds = time.perf_counter() - self.began
         self.save(self.epoch, begun)
         self.last = time.monotonic()
-        if self.interruption.asked is not None:
+        if due > 1:
             self.reporter.say(f"stopped after step {begun.step} of epoch {self.epoch + 1}; --resume goes on from there")
-            self.interruption.end()
+            self.ranks.wait()  # whoever ended before the checkpoint is kept would take the others along
+            self.interruption.end(due)
 
 
-def _batches(loader: Loader, method: PCL, epoch: int, batch_size: int, first: int) -> Iterator[Batch]:
-    """The batches of an epoch from step `first` on."""
-    order = method.sampler(epoch)[first * batch_size :]
-    for step, samples in enumerate(loader.train(order, epoch, batch_size), start=first):
+def _batches(loader: Loader, method: PCL, epoch: int, batch_size: int, first: int, ranks: Ranks) -> Iterator[Batch]:
+    """The batches of an epoch from step `first` on; of each this rank's part."""
+    order = method.sampler(epoch)
+    whole = order[: len(order) // batch_size * batch_size].view(-1, batch_size)[first:]  # (steps, B)
+    parts = ranks.part(whole.T).T  # (steps, b)
+    for step, samples in enumerate(loader.train(parts.flatten(), epoch, parts.shape[1]), start=first):
         query, key = loader.views.train(samples)
         yield Batch(query, key, samples.index.to(loader.device), epoch, step)
 
 
-def _momentum_features(method: PCL, loader: Loader) -> Tensor:
-    """V' = f_θ'(X): momentum features of the plain views, the twin in eval mode; (n, d)."""
+def _momentum_features(method: PCL, loader: Loader, ranks: Ranks) -> Tensor:
+    """V' = f_θ'(X): momentum features of the plain views, the twin in eval mode, each by one rank; (n, d)."""
     method.momentum.eval()
     with method.autocast():
-        features = extract(method.momentum, loader)
+        part = extract(method.momentum, loader, index=ranks.part(torch.arange(len(loader))))
     method.momentum.train()
-    return features
+    return ranks.gather(part.to(loader.device), len(loader)).cpu()
 
 
 def learning_rate(settings: Settings, epoch: float) -> float:
@@ -279,6 +330,11 @@ def learning_rate(settings: Settings, epoch: float) -> float:
         return settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
     return settings.lr * 0.1 ** sum(progress >= drop for drop in settings.drops)
 
+
+# The running statistics of the query encoder are averaged over ranks like its twin's, not overwritten by rank 0's.
+# torch 2.15 has another name for that.
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+_OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 
 PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 
@@ -313,6 +369,11 @@ def _say_reduced(reporter: Reporter, settings: Resolved, clusters: list[Prototyp
 
 def _say_replaced(out: Path, reporter: Reporter, name: str, reason: str) -> None:
     reporter.say(f"note: {name} cannot be read any more ({reason}); another image takes its place")
+    if out.exists():  # else it will be kept when the run folder is made
+        _keep_replaced(out, name, reason)
+
+
+def _keep_replaced(out: Path, name: str, reason: str) -> None:
     run.append_skipped(out, name, f"{reason}, since training began")
 
 

@@ -43,7 +43,7 @@ class Loader:
         self.source, self.views = source, views
         self.seed, self.workers, self.device = seed, workers, torch.device(device)
         self.replaced = replaced
-        self.lost: set[int] = set()  # images that were replaced
+        self.lost: dict[int, str] = {}  # images that were replaced, and why
         small = source.sizes is not None and source.sizes.max() <= SMALL_SIDE
         self.square = SquareMap(source) if small and isinstance(views, ImageViews) else None
 
@@ -55,9 +55,9 @@ class Loader:
         whole = len(order) // batch_size * batch_size
         yield from self._batches(order[:whole], epoch, batch_size, plain=False)
 
-    def plain(self, batch_size: int) -> Iterator[Samples]:
-        """Samples for plain views of all images, once each."""
-        yield from self._batches(torch.arange(len(self)), 0, batch_size, plain=True)
+    def plain(self, batch_size: int, index: Tensor | None = None) -> Iterator[Samples]:
+        """Samples for plain views of these images, in this order; None: of all images, once each."""
+        yield from self._batches(torch.arange(len(self)) if index is None else index, 0, batch_size, plain=True)
 
     def _batches(self, order: Tensor, epoch: int, batch_size: int, plain: bool) -> Iterator[Samples]:
         batches = order.split(batch_size) if len(order) else ()
@@ -97,7 +97,7 @@ class Loader:
             if self.replaced is None:
                 raise UserError(f"{name} of {self.source.spec} cannot be read any more: {reason}")
             if i not in self.lost:
-                self.lost.add(i)
+                self.lost[i] = reason
                 self.replaced(name, reason)
 
 

@@ -9,15 +9,19 @@ from torch import Tensor, nn
 
 from protonce import randomness
 from protonce.config import Resolved
-from protonce.encoder import Encoder, encode_shuffled, twin_of, update_twin
+from protonce.encoder import Encoder, batch_norms, encode_shuffled, twin_of, update_twin
 from protonce.losses import proto_nce, sample_candidates
 from protonce.memory import Queue
 from protonce.prototypes import Prototypes, e_step
+from protonce.ranks import Ranks
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Two views of each image, which images they are, and where in the training they come."""
+    """Two views of each image, which images they are, and where in the training they come.
+
+    Of the B images of a step a rank has its part; a process by itself has all.
+    """
 
     query: Tensor  # (B, ...)
     key: Tensor  # (B, ...)
@@ -35,6 +39,8 @@ class PCL(nn.Module):
         self.query: nn.Module = encoder  # f_θ
         self.momentum = twin_of(encoder)  # f_θ', θ' = θ
         self.queue = Queue(settings.queue, settings.dim)
+        self._norms = batch_norms(self.query) + batch_norms(self.momentum)
+        self.ranks = Ranks()
         self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
         self._means: list[Tensor] = []  # of the last E-step, from which the next may start
 
@@ -52,19 +58,24 @@ class PCL(nn.Module):
         """The E-step itself, which is also made for the record in epochs that train without prototypes."""
         s = self.settings
         device = self.queue.keys.device if s.kmeans_engine == "torch" else "cpu"
-        prototypes = e_step(
-            features.to(device),
-            s.clusters,
-            tau=s.tau,
-            alpha=s.alpha,
-            estimate=s.concentration == "estimated",
-            generator=randomness.generator(s.seed, "k-means", epoch),
-            iterations=s.kmeans_iterations,
-            starts=s.kmeans_starts,
-            sample=s.kmeans_points,
-            init=self._means if s.kmeans_init == "warm" else None,
-            engine=s.kmeans_engine,
-        )
+        prototypes = None
+        if self.ranks.first:
+            with self.ranks.while_others_wait():
+                found = e_step(
+                    features.to(device),
+                    s.clusters,
+                    tau=s.tau,
+                    alpha=s.alpha,
+                    estimate=s.concentration == "estimated",
+                    generator=randomness.generator(s.seed, "k-means", epoch),
+                    iterations=s.kmeans_iterations,
+                    starts=s.kmeans_starts,
+                    sample=s.kmeans_points,
+                    init=self._means if s.kmeans_init == "warm" else None,
+                    engine=s.kmeans_engine,
+                )
+            prototypes = [c.to("cpu") for c in found]
+        prototypes = [c.to(device) for c in self.ranks.from_first(prototypes)]
         self._means = [c.means for c in prototypes]
         return prototypes
 
@@ -75,12 +86,14 @@ class PCL(nn.Module):
         draw = randomness.generator(s.seed, "negatives", batch.epoch, batch.step)
         turns = [(batch.query, batch.key), (batch.key, batch.query)]
         results = []
+        index = self.ranks.gather(batch.index, s.batch_size)  # of all ranks, (B,)
         for query, key in turns if s.queries == "both" else turns[:1]:
-            v = self.query(query, s.bn_splits)  # v = f_θ(x), (B, d)
+            v = self.query(query, max(self.splits // self.ranks.size, 1))  # v = f_θ(x), (B, d)
             with torch.no_grad(), self.autocast():
-                v_ = encode_shuffled(self.momentum, key, s.bn_splits, shuffle)  # v' = f_θ'(x), (B, d)
+                keys = encode_shuffled(self.momentum, key, self.splits, shuffle, self.ranks, s.batch_size)
+            v_ = self.ranks.part(keys)  # v' = f_θ'(x), (B, d)
             # The keys join the queue first: fresh negatives keep a short queue from being told apart by its age.
-            self.queue.push(v_, batch.index)
+            self.queue.push(keys, index)
 
             mask = self.queue.mask(batch.index)  # its own keys are no negatives
             prototypes = state or []
@@ -103,14 +116,21 @@ class PCL(nn.Module):
         means = {name: torch.stack([r[name] for r in results]).mean() for name in results[0]}
         return means["loss"], {name: value.detach() for name, value in means.items()}
 
+    @property
+    def splits(self) -> int:
+        """Sub-batches in which batch norm sees the batch of all ranks: one a rank at least."""
+        return max(self.settings.bn_splits, self.ranks.size) if self._norms else 1
+
     def weight(self, epoch: int) -> float:
         """Of the prototype term in this epoch: it grows in equal steps over the ramp."""
         s = self.settings
         return s.prototype_weight * min((epoch - s.warmup_epochs + 1) / (s.ramp_epochs + 1), 1.0)
 
     def after_step(self) -> None:
-        """θ' = m θ' + (1 - m) θ."""
+        """θ' = m θ' + (1 - m) θ; and what batch norm has seen on each rank becomes one statistic, alike on all."""
         update_twin(self.query, self.momentum, self.settings.twin_momentum)
+        statistics = (s for norm in self._norms for s in (norm.running_mean, norm.running_var))
+        self.ranks.average(s for s in statistics if s is not None)
 
     def get_extra_state(self) -> list[Tensor]:
         """For checkpoints: the means from which a warm k-means starts."""

@@ -1,0 +1,154 @@
+"""Several processes train one encoder: the same batch, queue and prototypes as one process has."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import protonce
+from conftest import SMALL
+from protonce.errors import UserError
+from two_ranks import CASES, m_step
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+OPTIONS = [f"--{name.replace('_', '-')}={str(value).strip('[]').replace(' ', '')}" for name, value in SMALL.items()]
+
+
+def torchrun(*words, **options):
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*TORCHRUN, "--standalone", *map(str, words)]
+    return subprocess.Popen(command, env=alone, stderr=subprocess.PIPE, text=True, **options)
+
+
+def train_on_two(photos, out, *more, restarts=0):
+    restart = ["--max-restarts", restarts, "--monitor-interval", "0.1"]
+    return torchrun(*restart, "-m", "protonce", "train", photos, "--out", out, "--no-report", *OPTIONS, *more)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """What two ranks left, and in the same folder what one process leaves."""
+    out = tmp_path_factory.mktemp("ranks")
+    process = torchrun(Path(__file__).parent / "two_ranks.py", out)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    for case in CASES:
+        m_step(out, *case)
+    return out
+
+
+@pytest.mark.parametrize(("batch_size", "norm"), CASES)
+def test_two_ranks_compute_what_one_does(two_ranks, batch_size, norm):
+    """Batch norm too: both ranks' sub-batches are those of one process, and keys are shuffled over all ranks."""
+    names = [f"{norm}-{batch_size}-rank{rank}.pt" for rank in ("0of2", "1of2", "0of1")]
+    first, second, one = (torch.load(two_ranks / name) for name in names)
+    for two in (first, second):
+        for name, expected in one["gradients"].items():
+            torch.testing.assert_close(
+                two["gradients"][name], expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max())
+            )
+        torch.testing.assert_close(two["queue"], one["queue"])
+        torch.testing.assert_close(two["logs"], one["logs"])
+        assert two["queue"]["index"][:batch_size].tolist() == list(range(batch_size))  # both ranks' keys
+        assert two["features"].tolist() == list(range(7))
+        for m in range(2):
+            assert torch.equal(two["prototypes"][m], one["prototypes"][m])
+    assert all(torch.equal(a, b) for a, b in zip(first["statistics"], second["statistics"], strict=True))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(photos, tmp_path_factory):
+    """A run on two ranks from its beginning to its end."""
+    out = tmp_path_factory.mktemp("ranks") / "run"
+    process = train_on_two(photos, out, "--epochs", 30)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return protonce.load(out)
+
+
+def test_a_run_on_two_ranks_is_the_run_on_one(photos, undisturbed, tmp_path):
+    """The first epoch, in which nothing but rounding and the twin's running statistics differs."""
+    one = protonce.train(photos, tmp_path / "one", epochs=30, quiet=True, **SMALL)
+    for name in ("loss", "instance_accuracy", "instance_chance"):
+        assert undisturbed.metrics[0][name] == pytest.approx(one.metrics[0][name], rel=1e-4)
+    assert undisturbed.metrics[0]["bound_before"] == pytest.approx(one.metrics[0]["bound_before"], rel=1e-4)
+    assert len(undisturbed.metrics) == 30
+
+
+def test_ranks_say_a_mistake_once(tmp_path):
+    process = train_on_two(tmp_path / "nowhere", tmp_path / "run")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert errors.count("protonce: ") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def ranks_of(process):
+    """Process ids of the ranks that torchrun has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children]
+
+
+def wait_for(condition, seconds=120):
+    for _ in range(10 * seconds):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not happen")
+
+
+def epochs_of(out):
+    metrics = out / "metrics.jsonl"
+    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_changes_nothing(photos, undisturbed, tmp_path, victim):
+    """Both are started again, and go on from the last checkpoint."""
+    out = tmp_path / "run"
+    process = train_on_two(photos, out, "--epochs", 30, "--resume", "--checkpoint-minutes", 0.005, restarts=2)
+    wait_for(lambda: epochs_of(out) >= 2)
+    os.kill(ranks_of(process)[victim], signal.SIGKILL)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert "resuming after" in errors
+    ours, theirs = ((run / "encoder.safetensors").read_bytes() for run in (out, undisturbed.path))
+    assert ours == theirs
+
+
+@pytest.mark.slow
+def test_two_ranks_end_together_when_asked(photos, undisturbed, tmp_path):
+    """SIGTERM to torchrun: both keep one checkpoint; resumed, the run ends where the undisturbed one does."""
+    out = tmp_path / "run"
+    process = train_on_two(photos, out, "--epochs", 30)
+    wait_for(lambda: epochs_of(out) >= 2)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode != 0
+    assert "--resume goes on from there" in errors
+    assert epochs_of(out) < 30
+    process = train_on_two(photos, out, "--epochs", 30, "--resume")
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    ours, theirs = ((run / "encoder.safetensors").read_bytes() for run in (out, undisturbed.path))
+    assert ours == theirs
+
+
+def test_too_many_ranks(photos, tmp_path, monkeypatch):
+    for name, value in (("WORLD_SIZE", "9"), ("LOCAL_WORLD_SIZE", "9"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="WORLD_SIZE is 9, but torchrun did not start this process"):
+        protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with pytest.raises(UserError, match="batch_size 16 leaves less than 2 images for each of 9 processes"):
+        protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(SystemExit):  # the first of the machine has said it
+        protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    assert not (tmp_path / "run").exists()
