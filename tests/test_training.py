@@ -1,14 +1,17 @@
 """The training loop: it is algorithm 1, it resumes to the byte, and it writes what the design promises."""
 
 import csv
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -352,36 +355,37 @@ def test_two_processes_do_not_train_into_one_folder(photos, tmp_path, trained):
 
 
 @pytest.mark.slow
-def test_a_killed_process_resumes_to_the_byte(photos, tmp_path):
-    """SIGKILL in the middle of an epoch; the epoch is trained again from its start."""
-    options = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()]
-    command = [
-        sys.executable,
-        "-m",
-        "protonce",
-        "train",
-        str(photos),
-        "--epochs",
-        "12",
-        "--warmup-epochs",
-        "2",
-        "--no-report",
-        *options,
-    ]
-    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
-    process = subprocess.Popen(
-        [*command, "--out", str(tmp_path / "killed")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    metrics = tmp_path / "killed" / "metrics.jsonl"
-    while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 4):
-        assert process.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "killed" / "encoder.safetensors").exists()
-    subprocess.run([*command, "--out", str(tmp_path / "killed"), "--resume"], check=True, capture_output=True)
-    whole, killed = ((tmp_path / name / "encoder.safetensors").read_bytes() for name in ("whole", "killed"))
-    assert whole == killed
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_runs_resume_to_the_byte(large_photos, tmp_path, workers):
+    """20 runs, each killed with SIGKILL up to three times at random moments, some of them within a checkpoint."""
+    script = Path(__file__).parent / "killed.py"
+    command = [sys.executable, script, large_photos, tmp_path, str(workers), "20"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("the same, epochs [1, 2, 3, 4]") == 20
+    assert "in checkpoint" in done.stdout
+
+
+@pytest.mark.parametrize("full_at", [1, 2, 5])
+def test_a_full_disk_leaves_the_last_checkpoint_whole(photos, tmp_path, monkeypatch, full_at):
+    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1}
+    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+    fsync, saved = os.fsync, []
+
+    def fsync_or_full(descriptor):
+        if ".last.pt.part" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            saved.append(descriptor)
+            if len(saved) == full_at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync_or_full)
+    with pytest.raises(UserError, match=f"the disk of {tmp_path}/run is full: make room, then go on with --resume"):
+        protonce.train(photos, tmp_path / "run", quiet=True, checkpoint_minutes=0, **settings)
+    monkeypatch.undo()
+    assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+    run = protonce.train(photos, tmp_path / "run", quiet=True, resume=True, **settings)
+    assert (run.path / "encoder.safetensors").read_bytes() == (whole.path / "encoder.safetensors").read_bytes()
 
 
 def test_resuming_keeps_what_auto_chose_when_the_run_began(photos, tmp_path, monkeypatch):
@@ -494,7 +498,7 @@ def test_a_finished_run_is_not_trained_again(trained, photos):
         ({}, "is not empty"),
         ({"resume": True, "tau": 0.5}, "begun with tau 0.2, not 0.5"),
         ({"resume": True, "recipe": "pcl-v1"}, "begun with recipe small-v2"),
-        ({"resume": True, "limit": 20}, "not the same"),
+        ({"resume": True, "limit": 20}, "begun with limit 0, not 20"),
     ],
 )
 def test_another_run_in_the_same_folder_is_refused(trained, photos, changes, words):
@@ -615,22 +619,71 @@ def test_progress_says_the_time_left_and_how_to_halve_it(monkeypatch, capsys):
         assert "about 5 h 35 min to go; --epochs 20 would halve it" in capsys.readouterr().err
 
 
-def test_a_file_that_vanishes_does_not_stop_training(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def large_photos(tmp_path):
+    """24 pictures that are too large to be kept in memory: they are read anew in each epoch."""
     rng = np.random.default_rng(0)
     (tmp_path / "photos").mkdir()
     for i in range(24):
         pixels = rng.integers(0, 255, (140, 140, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "photos" / f"{i:02d}.jpg")
+    return tmp_path / "photos"
+
+
+def test_a_file_that_vanishes_does_not_stop_training(large_photos, tmp_path, capsys, monkeypatch):
     append = run_folder.append_metrics
 
     def after_an_epoch(path, record):
         append(path, record)
-        (tmp_path / "photos" / "07.jpg").unlink(missing_ok=True)
+        (large_photos / "07.jpg").unlink(missing_ok=True)
 
     monkeypatch.setattr(run_folder, "append_metrics", after_an_epoch)
     settings = {**SMALL, "clusters": [3], "batch_size": 8, "workers": 0}
-    run = protonce.train(tmp_path / "photos", tmp_path / "run", epochs=3, **settings)
+    run = protonce.train(large_photos, tmp_path / "run", epochs=3, **settings)
     said = capsys.readouterr().err
     assert said.count("note: 07.jpg cannot be read any more") == 1
     assert run.finished
     assert "07.jpg" in (run.path / "skipped.csv").read_text()
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
+def test_a_run_resumes_where_files_have_come_and_gone(photos, large_photos, tmp_path, capsys, monkeypatch, small):
+    """It goes on with its own images, in their places; those that are gone are replaced by others."""
+    folder = tmp_path / "changing"
+    shutil.copytree(photos if small else large_photos, folder)
+    settings = {**SMALL, "clusters": [3], "batch_size": 8, "workers": 0, "epochs": 3, "limit": 20}
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, 1))
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(folder, tmp_path / "run", quiet=True, **settings)
+    monkeypatch.undo()
+    names = run_folder.load(tmp_path / "run").images[0]
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+
+    (folder / "a_new_one.png").write_bytes(next(photos.rglob("*.png")).read_bytes())
+    whole = protonce.train(folder, tmp_path / "again", resume=True, quiet=True, **settings)
+    assert whole.images[0] == names
+
+    (folder / names[3]).unlink()
+    run = protonce.train(folder, tmp_path / "run", resume=True, **settings)
+    assert f"note: {names[3]} cannot be read any more (it is gone); another" in capsys.readouterr().err
+    assert run.finished
+    assert run.images[0] == names
+    assert (run.path / "skipped.csv").read_text().count(names[3]) == 1
+    assert [len(c.assignment) for c in run.prototypes] == [20]
+
+
+def test_a_run_does_not_resume_on_other_images(photos, tmp_path, monkeypatch):
+    folder = tmp_path / "changing"
+    shutil.copytree(photos, folder)
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, 1))
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, **SMALL)
+    monkeypatch.undo()
+    files = sorted(folder.rglob("*.png"))
+    Image.new("RGB", (20, 20)).save(files[0])  # of another size on the disk
+    with pytest.raises(UserError, match="are not the same; resume it on the data it began with"):
+        protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, resume=True, **SMALL)
+    for file in files[:30]:
+        file.unlink()
+    with pytest.raises(UserError, match="are not the same"):
+        protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, resume=True, **SMALL)

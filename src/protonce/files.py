@@ -21,9 +21,9 @@ def write_whole(path: Path, data: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except OSError:
+    except OSError as error:
         part.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say which file
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:

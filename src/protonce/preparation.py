@@ -59,7 +59,8 @@ def prepare(
     device = _device(given.device)
     if isinstance(data, str | Path) and data != "builtin":
         reporter.say(f"looking at the images of {data}")
-    source = open_source(data, "train", given.seed, given.limit)
+    known = previous.images[0] if previous is not None else None
+    source = open_source(data, "train", given.seed, given.limit, known)
     if source.sizes is None and not own["own_views"]:
         raise UserError("the data set gives no images; pass views= and encoder= that know what to do with its items")
 
@@ -110,7 +111,8 @@ def _check_same(previous: Run, source: Source, resolved: Resolved, own: Mapping[
         if before[name] != is_own:
             what = f"{'without' if is_own else 'with'} {name.removeprefix('own_')}="
             raise UserError(f"{previous.path} was begun {what}; resume it the same way")
-    if before["fingerprint"] != source.fingerprint:
+    # Of images that are gone nobody can say whether they were the same: most must be there to tell.
+    if before["fingerprint"] != source.fingerprint and not 0 < len(source.lost) <= len(source) / 2:
         raise UserError(
             f"{previous.path} was trained on {before['images']} images of {before['source']}, and these "
             f"{len(source)} of {source.spec} are not the same; resume it on the data it began with"

@@ -1,6 +1,7 @@
 """The training loop: E-step, M-step, log, save (algorithm 1)."""
 
 import dataclasses
+import errno
 import inspect
 import math
 import time
@@ -86,7 +87,7 @@ def train(
             for i, reason in loader.lost.items():  # while the encoder was built
                 _keep_replaced(plan.out, plan.source.names[i], reason)
         if plan.previous is None or not plan.previous.finished:
-            with _own_generators(plan.resolved.device):
+            with _own_generators(plan.resolved.device), _room(plan.out):
                 _fit(fabric, ranks, plan, loader, network, reporter, own_backbone=encoder is not None)
         else:
             reporter.say(f"{plan.out} has already been trained for {plan.resolved.epochs} epochs")
@@ -110,6 +111,19 @@ def _meet(plan: Plan, ranks: Ranks) -> Fabric:
         alike = {k: v for k, v in dataclasses.asdict(plan.resolved).items() if k not in machine}
         ranks.check_alike({"the data's fingerprint": plan.source.fingerprint, "RUN": str(plan.out), **alike})
     return fabric
+
+
+@contextmanager
+def _room(out: Path) -> Iterator[None]:
+    """A full disk in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"the disk of {out} is full: make room, then go on with --resume; the last checkpoint is whole"
+            ) from None
+        raise
 
 
 @contextmanager

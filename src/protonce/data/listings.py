@@ -8,14 +8,15 @@ import tarfile
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from protonce.data.pictures import SUFFIXES
 from protonce.errors import UserError
 
+T = TypeVar("T")
 ZIPS, TABLES = (".zip",), (".csv", ".parquet")
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 PATHS = ("path", "file", "filename", "file_name", "image", "name")  # columns of a table
@@ -50,6 +51,36 @@ def list_files(path: Path) -> Listing:
         if name.endswith(suffixes):
             return read(path)
     raise UserError(f"{path} is a file of a kind that is not read; give {kinds}")
+
+
+def only(listing: Listing, names: Sequence[str]) -> Listing:
+    """The files of these names, in their order. One that is gone has no size, and opening it fails."""
+    position = {name: i for i, name in enumerate(listing.names)}
+    found = [position.get(name) for name in names]
+
+    def pick(values: Sequence[T], absent: T) -> list[T]:
+        return [absent if i is None else values[i] for i in found]
+
+    return Listing(
+        where=listing.where,
+        names=list(names),
+        sizes=pick(listing.sizes, 0),
+        files=pick(listing.files, ""),
+        open=_Only(listing.open, found),
+        labels=None if listing.labels is None else pick(listing.labels, ""),
+    )
+
+
+@dataclass
+class _Only:
+    open: Callable[[int], BinaryIO]
+    found: list[int | None]
+
+    def __call__(self, i: int) -> BinaryIO:
+        position = self.found[i]
+        if position is None:
+            raise FileNotFoundError("it is gone")
+        return self.open(position)
 
 
 def _is_image(name: str) -> bool:

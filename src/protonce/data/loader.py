@@ -45,7 +45,10 @@ class Loader:
         self.replaced = replaced
         self.lost: dict[int, str] = {}  # images that were replaced, and why
         small = source.sizes is not None and source.sizes.max() <= SMALL_SIDE
-        self.square = SquareMap(source) if small and isinstance(views, ImageViews) else None
+        self.square: SquareMap | None = None
+        if small and isinstance(views, ImageViews):
+            self.square = SquareMap(source)
+            self._report(self.square.failures)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -63,8 +66,8 @@ class Loader:
         batches = order.split(batch_size) if len(order) else ()
         if self.square is not None:
             for index in batches:
-                pixels, sizes = self.square.take(index)
-                yield Samples((pixels.to(self.device), sizes), index, self.seed, epoch)
+                pixels, sizes, shown = self.square.take(index)
+                yield Samples((pixels.to(self.device), sizes), index if plain else shown, self.seed, epoch)
             return
         dataset = _Prepared(self.source, self.views, self.seed, epoch, plain)
         loader: DataLoader[Any] = DataLoader(
@@ -79,10 +82,7 @@ class Loader:
         for index, (found, data, failures) in zip(batches, loader, strict=True):
             self._report(failures)
             if data is None:
-                raise UserError(
-                    f"{self.source.names[failures[-1][0]]} of {self.source.spec} cannot be read any more, nor the "
-                    f"{len(failures) - 1} before it: {failures[-1][1]}"
-                )
+                raise unreadable(self.source, failures)
             # A random view belongs to the image it shows; a feature to the image that was asked for.
             yield Samples(_to(data, self.device), index if plain else found, self.seed, epoch)
 
@@ -108,6 +108,8 @@ class SquareMap:
         assert source.sizes is not None
         self.side = int(source.sizes.max())
         self.sizes = np.empty((len(source), 2), dtype=np.int64)
+        self.shown = np.arange(len(source))  # the image in each place, where one cannot be read another
+        self.failures: list[Failure] = []
         shape = (len(source), 3, self.side, self.side)
         self.pixels: NDArray[np.uint8] = np.memmap(
             tempfile.TemporaryFile(),  # noqa: SIM115 - it lives as long as the map
@@ -117,16 +119,30 @@ class SquareMap:
         )
 
         for i in range(len(source)):  # no threads: for images so small they would wait for each other
-            image = source.load(i)
+            if source.encoded is None:
+                image = source.load(i)
+            else:
+                self.shown[i], image, failures = readable(len(source), i, source.load)
+                if image is None:
+                    raise unreadable(source, failures)
+                self.failures += failures
             self.sizes[i] = image.shape[:2]
             if image.shape[:2] != (self.side, self.side):
                 image = Image.fromarray(image).resize((self.side, self.side), Image.Resampling.BILINEAR)
             self.pixels[i] = np.asarray(image).transpose(2, 0, 1)
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Pixels (B, 3, side, side) and the height and width each image had, (B, 2)."""
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixels (B, 3, side, side), the height and width each image had, (B, 2), and which image it is, (B,)."""
         rows = index.numpy()
-        return torch.from_numpy(self.pixels[rows]), torch.from_numpy(self.sizes[rows])
+        pixels, sizes, shown = (torch.from_numpy(values[rows]) for values in (self.pixels, self.sizes, self.shown))
+        return pixels, sizes, shown
+
+
+def unreadable(source: Source, failures: Sequence[Failure]) -> UserError:
+    """For so many files in a row it is not the files that are to blame."""
+    (last, reason), before = failures[-1], len(failures) - 1
+    name = source.names[last]
+    return UserError(f"{name} of {source.spec} cannot be read any more, nor the {before} before it: {reason}")
 
 
 def _ignore_ctrl_c(_: int) -> None:

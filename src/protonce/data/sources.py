@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from protonce import randomness
 from protonce.data import builtin, named, pictures
-from protonce.data.listings import Listing, list_files, list_paths
+from protonce.data.listings import Listing, list_files, list_paths, only
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
@@ -57,6 +57,7 @@ class Source:
     files: list[str] | None = None  # where each item lies on the disk; None: it does not
     place: str = ""  # what opens it again, from any working directory; empty: `spec` does
     encoded: Callable[[int], BinaryIO] | None = None  # opens the encoded image, where there is one
+    lost: list[Skipped] = field(default_factory=list)  # items that were known before, and cannot be loaded any more
 
     def __len__(self) -> int:
         return len(self.names)
@@ -123,7 +124,9 @@ class _Decoded:
 Data = str | Path | NDArray[np.uint8] | Items | Source
 
 
-def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) -> Source:
+def open_source(
+    data: Data, part: str = "train", seed: int = 0, limit: int = 0, known: Sequence[str] | None = None
+) -> Source:
     """Open whatever DATA may be.
 
     Args:
@@ -133,6 +136,7 @@ def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) 
         part: "train" or "test", for data sets that have both.
         seed: of the built-in images, and of the limit.
         limit: take this many items, drawn by the seed; 0: all. No more files are opened than that needs.
+        known: of files those of these names, in their order, whatever else has come or gone since they were listed.
 
     Raises:
         UserError: there is nothing there, or no readable image in it.
@@ -140,11 +144,11 @@ def open_source(data: Data, part: str = "train", seed: int = 0, limit: int = 0) 
     if isinstance(data, str | Path) and data != "builtin":
         name = named.parse(str(data))
         if name is None:
-            return _from_files(str(data), str(Path(data).resolve()), list_files(Path(data)), seed, limit)
+            return _from_files(str(data), str(Path(data).resolve()), list_files(Path(data)), seed, limit, known)
         dataset = named.open_named(name, part)
         files = named.files_of(dataset)
         if files is not None:
-            return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit)
+            return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit, known)
         source = _from_items(named.Images(dataset, named.labels_of(dataset)), str(name), f"{name} {part}")
         return _limited(source, seed, limit)
     if isinstance(data, Source):
@@ -220,8 +224,13 @@ def _from_items(items: Any, spec: str, content: str = "") -> Source:
     )
 
 
-def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int) -> Source:
-    """A source of encoded images. Each is decoded once: what cannot be is skipped, with the reason."""
+def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, known: Sequence[str] | None) -> Source:
+    """A source of encoded images. Each is decoded once: what cannot be is skipped, with the reason.
+
+    Of known images none is skipped, for each has its place in the run: those that cannot be decoded are `lost`.
+    """
+    if known is not None:
+        listing, limit = only(listing, known), 0
     names, where = listing.names, listing.where
     if not names:
         raise UserError(f"no image was found {where}; looked for {', '.join(SUFFIXES)}")
@@ -242,6 +251,11 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int) 
         raise UserError(
             f"none of the {len(names)} image files {where} can be read; {skipped[0].name} is {skipped[0].reason}"
         )
+    lost = skipped if known is not None else []
+    if lost:
+        typical = np.median(list(shapes.values()), axis=0).astype(int).tolist()
+        shapes |= dict.fromkeys(reasons, (typical[0], typical[1]))
+        keep, skipped = sorted(shapes), []
     labels = listing.labels or labels_of(names)
     kept = [names[i] for i in keep]
     encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
@@ -256,6 +270,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int) 
         files=[listing.files[i] for i in keep],
         place=place,
         encoded=encoded,
+        lost=lost,
     )
 
 
