@@ -104,7 +104,8 @@ class _Paths:
 
 def _folder(folder: Path) -> Listing:
     found = ((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*"))
-    paths = sorted((name, p) for name, p in found if _is_image(name) and p.is_file())
+    # A link to a file that is gone is listed: it will be reported as one that cannot be read.
+    paths = sorted((name, p) for name, p in found if _is_image(name) and (p.is_file() or p.is_symlink()))
     return _of_paths(f"in {folder} or its sub-folders", paths)
 
 

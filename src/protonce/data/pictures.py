@@ -15,6 +15,8 @@ Pixels = NDArray[np.uint8]  # (h, w, 3)
 
 # Pillow warns of large pictures, and refuses still larger ones itself; the limit above is said in our own words.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# It also warns of damage that does not keep it from decoding; what does is a file that is skipped.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class Picture(NamedTuple):
@@ -35,7 +37,7 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
             part of a pixel only: the side that was rounded up may have become the first.
 
     Raises:
-        ValueError: it has more than MOST_PIXELS.
+        DecompressionBombError: it has more than MOST_PIXELS.
         Exception: whatever Pillow's plug-ins raise on a damaged file.
     """
     with Image.open(file) as image:
@@ -79,6 +81,8 @@ def look(file: BinaryIO) -> tuple[int, int] | str:
             width, height = image.size
             image.draft("RGB", (max(width // 8, 1), max(height // 8, 1)))
             image.load()
+    except Image.DecompressionBombError:
+        return f"it has more than {MOST_PIXELS:,} pixels"
     except Exception as error:  # Pillow's plug-ins raise many kinds on a damaged file; all mean the same here
         text = " ".join(str(error).split())
         return "not an image that Pillow knows" if "cannot identify" in text else text or type(error).__name__
@@ -88,7 +92,7 @@ def look(file: BinaryIO) -> tuple[int, int] | str:
 def _check_size(image: Image.Image) -> None:
     width, height = image.size
     if width * height > MOST_PIXELS:
-        raise ValueError(f"it has {width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are read")
+        raise Image.DecompressionBombError(f"{width} x {height}")
 
 
 def _stretched(values: NDArray[np.float64]) -> Pixels:
