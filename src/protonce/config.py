@@ -128,6 +128,7 @@ class Settings:
     )
     workers: int | Auto = _setting("auto", "processes that read large images", least=0)
     checkpoint_minutes: float = _setting(10.0, "minutes between checkpoints within an epoch", least=0.0)
+    tensorboard_every: int = _setting(0, "steps between two points in RUN/tensorboard; 0 is no TensorBoard", least=0)
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))

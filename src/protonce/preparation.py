@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from protonce import run, weights
+from protonce import board, run, weights
 from protonce.auto import DataSize, Machine, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
@@ -18,6 +18,8 @@ from protonce.errors import UserError
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
 from protonce.run import Run
+
+FREE = ("workers", "checkpoint_minutes", "tensorboard_every")  # settings that change nothing of what is learnt
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ def prepare(
         raise UserError("kmeans_engine is faiss, which is not installed; choose torch")
     if ranks.size > 1:
         _check_ranks(ranks, resolved)
+    if resolved.tensorboard_every:
+        board.check()
     if previous is not None:
         _check_same(previous, source, resolved, own)
     _introduce(reporter, source, recipe, why, resolved, asked)
@@ -118,7 +122,7 @@ def _check_same(previous: Run, source: Source, resolved: Resolved, own: Mapping[
             f"{len(source)} of {source.spec} are not the same; resume it on the data it began with"
         )
     for name in Settings.names():
-        if name in ("workers", "checkpoint_minutes"):
+        if name in FREE:
             continue
         old, new = getattr(previous.settings, name), getattr(resolved, name)
         if old != new:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from protonce import checkpoints, health, methods, randomness, run, weights
+from protonce.board import Board
 from protonce.checkpoints import Begun
 from protonce.config import Resolved, Settings
 from protonce.data.loader import Loader
@@ -28,7 +29,7 @@ from protonce.errors import UserError
 from protonce.features import extract
 from protonce.interruption import Interruption
 from protonce.methods.pcl import PCL, Batch
-from protonce.preparation import Plan, prepare
+from protonce.preparation import FREE, Plan, prepare
 from protonce.progress import Reporter
 from protonce.prototypes import Prototypes
 from protonce.ranks import Ranks, said_once
@@ -107,8 +108,7 @@ def _meet(plan: Plan, ranks: Ranks) -> Fabric:
     if ranks.size > 1:
         ranks.meet("nccl" if plan.resolved.device == "cuda" else "gloo")
         fabric.launch()
-        machine = {"workers", "checkpoint_minutes"}
-        alike = {k: v for k, v in dataclasses.asdict(plan.resolved).items() if k not in machine}
+        alike = {k: v for k, v in dataclasses.asdict(plan.resolved).items() if k not in FREE}
         ranks.check_alike({"the data's fingerprint": plan.source.fingerprint, "RUN": str(plan.out), **alike})
     return fabric
 
@@ -162,9 +162,16 @@ def _fit(
         run.cut_metrics(out, start)
     method.query, optimizer = fabric.setup(method.query, optimizer)
     method.autocast = fabric.autocast
-    reporter.begin(settings.epochs, len(loader) // settings.batch_size, start, begun.step if begun else 0)
+    steps = len(loader) // settings.batch_size  # an epoch
+    reporter.begin(settings.epochs, steps, start, begun.step if begun else 0)
+    board = None
+    if ranks.first and settings.tensorboard_every:
+        done = start * steps + (begun.step if begun else 0)
+        board = Board(out / "tensorboard", settings.tensorboard_every, done)
 
     def save(epoch: int, begun: Begun | None = None) -> None:
+        if board is not None:
+            board.flush()
         if ranks.first:  # the state of all others is the same
             checkpoints.save(out / "checkpoints", epoch, method, optimizer, fabric.strategy.precision, begun)
 
@@ -183,7 +190,7 @@ def _fit(
             reporter.clustered()
 
             keep = _Keeper(save, epoch, began, settings.checkpoint_minutes, interruption, reporter, ranks)
-            logs = _m_steps(fabric, ranks, method, optimizer, loader, epoch, begun, reporter, keep)
+            logs = _m_steps(fabric, ranks, method, optimizer, loader, epoch, begun, reporter, keep, board)
             stepped = time.perf_counter()
             reporter.clustering(epoch + 1)
             features = _momentum_features(method, loader, ranks)  # V' at the end of this epoch, and for the next E-step
@@ -204,6 +211,8 @@ def _fit(
                     "seconds": time.perf_counter() - began,
                 }
                 run.append_metrics(out, record)
+                if board is not None:
+                    board.epoch((epoch + 1) * steps, record)
                 save(epoch + 1)
                 reporter.epoch(record)
                 condition = _warn(reporter, out, condition)
@@ -241,6 +250,7 @@ def _m_steps(
     begun: Begun,
     reporter: Reporter,
     keep: "_Keeper",
+    board: Board | None,
 ) -> dict[str, float]:
     """The M-step over the minibatches of an epoch that are left; the means of what all of them logged.
 
@@ -267,6 +277,8 @@ def _m_steps(
         for name, value in logs.items():
             begun.sums[name] = begun.sums[name] + value if name in begun.sums else value
         begun.step = batch.step + 1
+        if board is not None:
+            board.step(epoch * steps + begun.step, {**logs, "lr": optimizer.param_groups[0]["lr"]})
         show = batch.step % SHOW_EVERY == 0
         reporter.step(epoch, {name: float(value) for name, value in logs.items()} if show else None)
         # Several ranks must agree to end, which takes an exchange: now and then is soon enough.
