@@ -1,5 +1,6 @@
 """Batches of samples, by index: small images from a memory map, everything else through worker processes."""
 
+import functools
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from protonce.data.pictures import Picture, decode
+from protonce.data.pictures import decode
 from protonce.data.sources import Source
 from protonce.data.views import ImageViews, Samples, Views
 from protonce.errors import UserError
@@ -185,25 +186,20 @@ class _Prepared(Dataset[Any]):
     def __getitem__(self, i: int) -> tuple[int, Any, list[Failure]]:
         if self.source.encoded is None:  # the user's own data set: an error is its author's to see
             item = self.source.load(i)
-            return (
-                i,
-                self._crop(i, Picture(item, item.shape[:2], 1)) if isinstance(self.views, ImageViews) else item,
-                [],
-            )
+            if isinstance(self.views, ImageViews):
+                item = self.crops.crop(item, self._boxes(i, item.shape[:2]), resize_first=self.plain)
+            return i, item, []
         if not isinstance(self.views, ImageViews):
             return readable(len(self.source), i, self.source.load)
-        j, found, failures = readable(len(self.source), i, self._decode)
-        return j, None if found is None else self._crop(j, found), failures
+        return readable(len(self.source), i, self._crops)
 
-    def _decode(self, i: int) -> Picture:
-        """The image, no larger than its crops need."""
+    def _crops(self, i: int) -> Tensor:
+        """The crops of an image that is decoded once for all of them, no larger than they need."""
         assert self.source.encoded is not None
+        boxes = functools.lru_cache(1)(lambda *shape: self._boxes(i, shape))  # its shape is known within `decode`
         with self.source.encoded(i) as file:
-            return decode(file, lambda height, width: self.crops.reduction(self._boxes(i, (height, width))))
-
-    def _crop(self, i: int, picture: Picture) -> Tensor:
-        boxes = self._boxes(i, picture.shape) / picture.reduction
-        return self.crops.crop(picture.pixels, boxes, resize_first=self.plain)
+            picture = decode(file, lambda height, width: self.crops.reduction(boxes(height, width)))
+        return self.crops.crop(picture.pixels, boxes(*picture.shape) / picture.reduction, resize_first=self.plain)
 
     def _boxes(self, i: int, shape: tuple[int, int]) -> NDArray[np.float64]:
         return self.crops.plain_boxes(shape) if self.plain else self.crops.random_boxes(shape, i, self.seed, self.epoch)

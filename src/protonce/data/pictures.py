@@ -48,10 +48,10 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
         factor = reduction(*shape)
         drafted = image.draft(image.mode, (width // factor, height // factor)) if factor > 1 else None
         try:
-            upright = ImageOps.exif_transpose(image)
+            ImageOps.exif_transpose(image, in_place=True)
         except Exception:  # a damaged EXIF block raises many kinds; the picture may be whole all the same
-            upright, shape = image, (height, width)
-        return Picture(_rgb(upright), shape, 1.0 if drafted is None else width / drafted[1][2])
+            shape = (height, width)
+        return Picture(_rgb(image), shape, 1.0 if drafted is None else width / drafted[1][2])
 
 
 def _rgb(image: Image.Image) -> Pixels:
@@ -60,7 +60,7 @@ def _rgb(image: Image.Image) -> Pixels:
     if image.has_transparency_data:
         picture = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return np.asarray(image.convert("RGB"))
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))  # a copy: torch wants to be able to write
 
 
 def _orientation(image: Image.Image) -> int:
