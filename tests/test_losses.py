@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from protonce.losses import info_nce, proto_nce, sample_candidates
+from protonce import contrast, losses
+from protonce.contrast import blockwise_nce
+from protonce.losses import accuracy, info_nce, nce, proto_nce, prototype_logits, sample_candidates
 from protonce.memory import Queue
 from protonce.prototypes import Prototypes, concentration
 
@@ -87,6 +89,44 @@ def test_proto_nce_is_the_loop_over_equation_11(k, r, granularities):
     (fast_gradient,) = torch.autograd.grad(fast, fast_v)
     (slow_gradient,) = torch.autograd.grad(slow, slow_v)
     torch.testing.assert_close(fast_gradient, slow_gradient)
+
+
+@pytest.mark.parametrize("block", [7, 64, 10**6], ids=["many blocks", "some", "one"])
+def test_blocks_of_negatives_are_the_plain_way(monkeypatch, block):
+    """Loss, accuracy and gradient; own prototypes among the candidates, and logits of very different size."""
+    monkeypatch.setattr(contrast, "BLOCK", block)
+    c = prototype_set(30, 40, seed=3)
+    c.concentration[4] = 1e-3  # logits up to 1000
+    own, drawn = c.assignment[:12], torch.randperm(30, generator=torch.Generator().manual_seed(1))[:19]
+    assert set(own.tolist()) & set(drawn.tolist())
+    assert set(own.tolist()) - set(drawn.tolist())
+    v = unit(12, D, seed=5).requires_grad_()
+    logits = prototype_logits(v, c.centroids, c.concentration, own, drawn)
+    plain, blocks = nce(logits), blockwise_nce(v, c.centroids, c.concentration, own, drawn)
+    torch.testing.assert_close(blocks[0], plain)
+    assert blocks[1] == accuracy(logits)
+    (expected,), (found,) = torch.autograd.grad(plain, v), torch.autograd.grad(blocks[0], v)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_gradient_of_blocks_is_right(monkeypatch):
+    monkeypatch.setattr(contrast, "BLOCK", 11)
+    c = prototype_set(12, 5, seed=3)
+
+    def loss(v):
+        return blockwise_nce(v, c.centroids, c.concentration, c.assignment, torch.arange(2, 10))[0]
+
+    assert torch.autograd.gradcheck(loss, unit(5, D, seed=9).requires_grad_())
+
+
+def test_many_negatives_are_taken_in_blocks(monkeypatch):
+    c = [prototype_set(60, 40, seed=m) for m in range(2)]
+    drawn = [sample_candidates(60, 40, torch.Generator().manual_seed(m)) for m in range(2)]
+    arguments = unit(8, D, seed=1), unit(8, D, seed=2), unit(20, D, seed=3), c, torch.arange(8)
+    plain = proto_nce(*arguments, tau=0.1, candidates=drawn)
+    monkeypatch.setattr(losses, "MANY", 40)
+    monkeypatch.setattr(losses, "prototype_logits", None)  # not asked
+    torch.testing.assert_close(proto_nce(*arguments, tau=0.1, candidates=drawn), plain)
 
 
 def test_terms_of_appendix_a():

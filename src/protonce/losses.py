@@ -11,7 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protonce.contrast import blockwise_nce
 from protonce.prototypes import Prototypes
+
+MANY = 2048  # negative prototypes, from which on blocks of them are faster
 
 
 class ProtoNCE(NamedTuple):
@@ -61,18 +64,38 @@ def prototype_logits(
     Returns:
         (B, 1 + r)
     """
-    scaled = centroids / concentration[:, None]  # (k, d)
-    positive = (query * scaled[own]).sum(dim=1, keepdim=True)  # (B, 1)
     if candidates is None:
         candidates = torch.arange(len(centroids), device=own.device)
-    others = query @ scaled[candidates].T  # (B, r)
+    positive = (query * centroids[own] / concentration[own, None]).sum(dim=1, keepdim=True)  # (B, 1)
+    others = query @ (centroids[candidates] / concentration[candidates, None]).T  # (B, r)
     others = others.masked_fill(candidates[None, :] == own[:, None], -torch.inf)
     return torch.cat([positive, others], dim=1)  # (B, 1 + r)
 
 
+def prototype_term(
+    query: Tensor, prototypes: Sequence[Prototypes], index: Tensor, candidates: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor]:
+    """The second term of eq. 11, and how often a query's own prototype scores highest; arguments as for `proto_nce`."""
+    losses, accuracies = [], []
+    for c, r in zip(prototypes, candidates, strict=True):
+        own = c.assignment[index]  # s, (B,)
+        if r is not None and len(r) >= MANY:
+            loss, right = blockwise_nce(query, c.centroids, c.concentration, own, r)  # the same, for many negatives
+        else:
+            logits = prototype_logits(query, c.centroids, c.concentration, own, r)  # (B, 1 + r)
+            loss, right = nce(logits), accuracy(logits)
+        losses.append(loss)
+        accuracies.append(right)
+    return torch.stack(losses).mean(), torch.stack(accuracies).mean()  # 1/M Σ_m
+
+
 def sample_candidates(k: int, r: int, generator: torch.Generator) -> Tensor | None:
-    """R of k prototypes, without replacement; None (all of them) where k <= r + 1."""
-    return None if k <= r + 1 else torch.randperm(k, generator=generator)[:r]
+    """R of k prototypes, without replacement, in their order; None (all of them) where k <= r + 1."""
+    if k <= r + 1:
+        return None
+    drawn = torch.zeros(k, dtype=torch.bool)
+    drawn[torch.randperm(k, generator=generator)[:r]] = True
+    return drawn.nonzero()[:, 0]  # in order, so that prototypes are read as they lie in memory
 
 
 def nce(logits: Tensor) -> Tensor:
@@ -82,7 +105,7 @@ def nce(logits: Tensor) -> Tensor:
 
 def accuracy(logits: Tensor) -> Tensor:
     """Share of rows in which column 0 is larger than every other; where all are alike, nothing is recognised."""
-    return (logits[:, :1] > logits[:, 1:]).all(dim=1).float().mean()
+    return (logits[:, 0] > logits[:, 1:].amax(dim=1)).float().mean() if logits.shape[1] > 1 else logits.new_ones(())
 
 
 def info_nce(query: Tensor, key: Tensor, negatives: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
@@ -125,11 +148,6 @@ def proto_nce(
         loss = loss + instance
     if prototypes:
         drawn = candidates if candidates is not None else [None] * len(prototypes)
-        granularities = [
-            prototype_logits(query, c.centroids, c.concentration, c.assignment[index], r)
-            for c, r in zip(prototypes, drawn, strict=True)
-        ]
-        prototype = torch.stack([nce(logits) for logits in granularities]).mean()  # 1/M Σ_m
-        prototype_accuracy = torch.stack([accuracy(logits) for logits in granularities]).mean()
+        prototype, prototype_accuracy = prototype_term(query, prototypes, index, drawn)
         loss = loss + weight * prototype
     return ProtoNCE(loss, instance, prototype, instance_accuracy, prototype_accuracy)
