@@ -8,6 +8,7 @@ Version 1 is MoCo's: crop, grey, jitter, flip. Version 2 is MoCo v2's: crop, jit
 Any other modality brings its own `Views`.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -151,7 +152,8 @@ class ImageViews:
         low[3], high[3] = -strength[3], strength[3]
         sigma = s.blur_sigma[0] + blur[:, 1] * (s.blur_sigma[1] - s.blur_sigma[0])
         return _Colours(
-            jittered=(jitter[:, 0] < s.jitter_p) & strength.any(),
+            used=np.flatnonzero(strength),
+            jittered=jitter[:, 0] < s.jitter_p,
             order=ORDERS[(jitter[:, 1] * len(ORDERS)).astype(np.int64)],
             factors=torch.from_numpy(low + jitter[:, 2:] * (high - low)).float().to(device),
             grey=grey[:, 0] < s.grey_p,
@@ -181,6 +183,7 @@ class ImageViews:
 class _Colours:
     """What was drawn for the colours and the blur of a batch."""
 
+    used: NDArray[np.int64]  # operations of the jitter that have any strength
     jittered: NDArray[np.bool_]  # (B,)
     order: NDArray[np.int64]  # (B, 4)
     factors: Tensor  # (B, 4)
@@ -190,14 +193,16 @@ class _Colours:
 
     def of(self, rows: slice) -> "_Colours":
         """For a part of the batch."""
-        return _Colours(*(values[rows] for values in vars(self).values()))
+        of_images = {name: values[rows] for name, values in vars(self).items() if name != "used"}
+        return _Colours(used=self.used, **of_images)
 
     def apply(self, images: Tensor, version: str) -> Tensor:
         """The images with other colours, blurred in version 2; (B, 3, s, s)."""
+        operation = functools.partial(jitter, used=self.used)
         if version == "v1":
             images = _at(images, self.grey, greyscale)
-            return _at(images, self.jittered, jitter, self.factors, self.order)
-        images = _at(images, self.jittered, jitter, self.factors, self.order)
+            return _at(images, self.jittered, operation, self.factors, self.order)
+        images = _at(images, self.jittered, operation, self.factors, self.order)
         images = _at(images, self.grey, greyscale)
         return _at(images, self.blurred, gaussian_blur, self.sigma)
 
@@ -311,17 +316,18 @@ def _luma(images: Tensor) -> Tensor:
     return luma[:, None]  # (B, 1, h, w)
 
 
-def jitter(images: Tensor, factors: Tensor, order: NDArray[np.int64]) -> Tensor:
+def jitter(images: Tensor, factors: Tensor, order: NDArray[np.int64], used: NDArray[np.int64] | None = None) -> Tensor:
     """Brightness, contrast, saturation and hue with each image's own factors and order.
 
     Args:
         images: in [0, 1], (B, 3, h, w).
         factors: brightness, contrast, saturation (1: no change) and hue (0: no change), (B, 4).
         order: a permutation of 0 to 3 for each image, (B, 4).
+        used: which of the four change anything; None: all.
     """
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     for turn in order.T:
-        for which in sorted(set(turn.tolist())):
+        for which in np.intersect1d(turn, np.arange(4) if used is None else used):
             images = _at(images, turn == which, operations[which], factors[:, which])
     return images
 

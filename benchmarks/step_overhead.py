@@ -1,0 +1,126 @@
+"""What a training step costs beyond its encoder: query forward and backward, and key forward.
+
+    python -m benchmarks.step_overhead [--encoder demo|resnet18]
+
+`ratio` is the time of everything else (batch and views, losses, queue, optimizer, twin) over the encoder's. Beside it
+the parts by name, and the share of an epoch that the E-step takes: features of all images, and k-means.
+"""
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from benchmarks.timing import publish
+from protonce import methods
+from protonce.auto import DataSize, Machine, resolve
+from protonce.config import Settings, read_recipe
+from protonce.data import builtin
+from protonce.data.loader import Loader
+from protonce.data.sources import open_source
+from protonce.data.views import ImageViews
+from protonce.encoder import build, encode_shuffled
+from protonce.features import extract
+from protonce.methods.pcl import Batch
+from protonce.randomness import generator
+
+T = TypeVar("T")
+SIZES = {  # recipe, other settings, images, their side, goal
+    "demo": ("demo", {}, 3000, 24, 0.20),
+    "resnet18": ("small-v2", {"batch_size": 64}, 5000, 32, 0.05),  # CIFAR-10's size
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", choices=list(SIZES), default="demo")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=0, help="steps that are timed; 0: as many as suit the encoder")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    recipe, others, n, side, goal = SIZES[options.encoder]
+    repeats = options.repeats or {"demo": 40, "resnet18": 9}[options.encoder]
+
+    settings = Settings.from_mapping({**read_recipe(recipe), **others, "device": "cpu"}, "the benchmark")
+    s = resolve(settings, DataSize(n, side), Machine("cpu", bfloat16=False, faiss=True, cores=options.threads))
+    loader = Loader(open_source(images(n, side)), ImageViews(s))
+    method = methods.make(s, build(s), n)
+    optimizer = torch.optim.SGD(method.query.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4)
+
+    features, extracting = timed(lambda: extract(method.momentum.eval(), loader))
+    prototypes, clustering = timed(lambda: method.cluster(0, features))
+    method.train()
+
+    times: dict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        times[name].append(time.perf_counter() - began)
+
+    for turn in range(repeats + 2):
+        if turn == 2:  # the first two warm up
+            times.clear()
+        order = torch.randperm(n, generator=generator(0, "order", turn))[: s.batch_size]
+        with part("step"):
+            with part("batch and views"):
+                (samples,) = loader.train(order, turn, s.batch_size)
+                query, key = loader.views.train(samples)
+                batch = Batch(query, key, samples.index, turn, turn)
+            loss, _ = method.m_step(batch, prototypes)
+            optimizer.zero_grad()
+            loss.backward()
+            with part("optimizer"):
+                optimizer.step()
+            with part("twin"):
+                method.after_step()
+        with part("encoder"):
+            v = method.query(query, s.bn_splits)
+            with torch.no_grad():
+                encode_shuffled(method.momentum, key, s.bn_splits, generator(0, "x", turn), method.ranks, s.batch_size)
+            v.backward(torch.ones_like(v))
+
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    overhead = statistics.median(a - b for a, b in zip(times["step"], times["encoder"], strict=True))
+    named = sum(seconds[name] for name in ("batch and views", "optimizer", "twin"))
+    epoch = n // s.batch_size * seconds["step"]
+    publish(
+        f"step_overhead_{options.encoder}",
+        {
+            "ratio": overhead / seconds["encoder"],
+            "goal": goal,
+            "better": "lower",
+            "timed": f"steps of {s.batch_size} images of {s.image_size} pixels, {s.backbone} of width {s.width}",
+            "milliseconds": {name: 1000 * value for name, value in seconds.items()},
+            "losses_and_queue": 1000 * (overhead - named),
+            "e_step_share_of_an_epoch": (extracting + clustering) / (epoch + extracting + clustering),
+            "e_step_seconds": {"features": extracting, "k-means": clustering},
+            "threads": options.threads,
+            "repeats": repeats,
+        },
+    )
+
+
+def images(n: int, side: int) -> np.ndarray:
+    """Drawings, cut to the side that is asked for."""
+    drawn, _ = builtin.draw("train", 0)
+    pixels = np.concatenate([drawn] * -(-n // len(drawn)))[:n]
+    pad = max(side - pixels.shape[1], 0)
+    return np.pad(pixels, ((0, 0), (0, pad), (0, pad), (0, 0)), mode="edge")[:, :side, :side]
+
+
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    began = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
