@@ -1,11 +1,15 @@
 """Sources and loaders: folders, archives, arrays, the built-in set, and the odd files among them."""
 
 import io
+import os
 import pickle
 import shutil
+import signal
 import struct
 import tarfile
+import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
@@ -19,6 +23,7 @@ from protonce.auto import DataSize, Machine, resolve
 from protonce.cli import main
 from protonce.config import Settings
 from protonce.data import builtin, listings, pictures, sources
+from protonce.data import loader as loader_module
 from protonce.data.loader import Loader
 from protonce.data.sources import labels_of, open_source, split
 from protonce.data.views import ImageViews
@@ -550,3 +555,33 @@ def test_real_archives(shared_data):
     buffer = io.BytesIO()
     Image.fromarray(nette.load(0)).save(buffer, format="PNG")
     assert len(buffer.getvalue()) > 1000
+
+
+def test_workers_end_with_a_parent_that_is_killed():
+    """Whether it is killed before they begin, or afterwards."""
+    begin = loader_module._Begin
+    late = os.fork()
+    if late == 0:
+        begin(parent=-1, forked=True)(0)
+        os._exit(0)
+    assert os.waitpid(late, 0)[1] == 256  # exit code 1
+
+    read, write = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        me = os.getpid()
+        if os.fork() == 0:
+            begin(parent=me, forked=True)(0)
+            os.write(write, b"%d" % os.getpid())
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(60)
+        os._exit(0)
+    worker = int(os.read(read, 20))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    for _ in range(100):
+        if not Path(f"/proc/{worker}").exists() or "zombie" in Path(f"/proc/{worker}/status").read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError("the worker lives on")

@@ -1,10 +1,14 @@
 """Batches of samples, by index: small images from a memory map, everything else through worker processes."""
 
+import ctypes
 import functools
+import multiprocessing
+import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -77,7 +81,7 @@ class Loader:
             num_workers=0 if self.source.in_memory else min(self.workers, len(batches)),
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=_ignore_ctrl_c,
+            worker_init_fn=_Begin(),
             generator=torch.Generator(),  # nothing is drawn by the workers, nor from the caller's generator
         )
         for index, (found, data, failures) in zip(batches, loader, strict=True):
@@ -146,9 +150,25 @@ def unreadable(source: Source, failures: Sequence[Failure]) -> UserError:
     return UserError(f"{name} of {source.spec} cannot be read any more, nor the {before} before it: {reason}")
 
 
-def _ignore_ctrl_c(_: int) -> None:
-    """A terminal sends Ctrl-C to workers too; it is for their parent to end them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@dataclass
+class _Begin:
+    """How a worker begins, so that it ends when it should."""
+
+    parent: int = field(default_factory=os.getpid)
+    forked: bool = field(default_factory=lambda: _start_method() == "fork")
+
+    def __call__(self, _: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to workers too: their parent ends them
+        if self.forked:
+            # torch's workers miss the death of a parent that is killed while they start: the system shall end them.
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+            if os.getppid() != self.parent:
+                os._exit(1)
+
+
+def _start_method() -> str:
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
 def readable(n: int, i: int, read: Callable[[int], Any]) -> tuple[int, Any, list[Failure]]:
