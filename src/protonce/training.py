@@ -1,11 +1,9 @@
 """The training loop: E-step, M-step, log, save (algorithm 1)."""
 
-import dataclasses
 import errno
-import inspect
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,30 +11,26 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import Precision
-from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from protonce import checkpoints, health, methods, randomness, run, weights
-from protonce.board import Board
 from protonce.checkpoints import Begun
 from protonce.config import Resolved, Settings
 from protonce.data.loader import Loader
 from protonce.data.sources import Data
 from protonce.data.views import ImageViews, Views
+from protonce.devices import meet
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
 from protonce.features import extract
 from protonce.interruption import Interruption
+from protonce.journal import CURE, Journal
 from protonce.methods.pcl import PCL, Batch
-from protonce.preparation import FREE, Plan, prepare
+from protonce.preparation import Plan, prepare
 from protonce.progress import Reporter
 from protonce.prototypes import Prototypes
 from protonce.ranks import Ranks, said_once
 from protonce.run import Run
-
-SHOW_EVERY = 10  # steps between two looks at the losses, each of which waits for the device
-CURE = "start a new run with a smaller lr"
 
 
 def train(
@@ -70,7 +64,7 @@ def train(
     reporter = Reporter(quiet or not ranks.first)
     with said_once():
         plan = prepare(data, Path(out), recipe, resume, settings, own, reporter, ranks)
-    fabric = _meet(plan, ranks)
+    fabric = meet(plan, ranks)
     loader = Loader(
         plan.source,
         views or ImageViews(plan.resolved),
@@ -94,23 +88,6 @@ def train(
             reporter.say(f"{plan.out} has already been trained for {plan.resolved.epochs} epochs")
     ranks.wait()
     return Run(plan.out, encoder, views)
-
-
-def _meet(plan: Plan, ranks: Ranks) -> Fabric:
-    """Fabric on this machine's devices, and for several ranks their process group, once all of them are there."""
-    fabric = Fabric(
-        accelerator=plan.resolved.device,
-        devices=ranks.here,
-        num_nodes=ranks.machines,
-        strategy=DDPStrategy(**_OWN_BUFFERS) if ranks.size > 1 else "auto",
-        precision=PRECISIONS[plan.resolved.precision],  # type: ignore[arg-type]
-    )
-    if ranks.size > 1:
-        ranks.meet("nccl" if plan.resolved.device == "cuda" else "gloo")
-        fabric.launch()
-        alike = {k: v for k, v in dataclasses.asdict(plan.resolved).items() if k not in FREE}
-        ranks.check_alike({"the data's fingerprint": plan.source.fingerprint, "RUN": str(plan.out), **alike})
-    return fabric
 
 
 @contextmanager
@@ -158,43 +135,29 @@ def _fit(
         weight_decay=settings.weight_decay,
     )
     start, begun = _restore(out, method, optimizer, fabric.strategy.precision)
-    if ranks.first:
-        run.cut_metrics(out, start)
     method.query, optimizer = fabric.setup(method.query, optimizer)
     method.autocast = fabric.autocast
     steps = len(loader) // settings.batch_size  # an epoch
-    reporter.begin(settings.epochs, steps, start, begun.step if begun else 0)
-    board = None
-    if ranks.first and settings.tensorboard_every:
-        done = start * steps + (begun.step if begun else 0)
-        board = Board(out / "tensorboard", settings.tensorboard_every, done)
 
-    def save(epoch: int, begun: Begun | None = None) -> None:
-        if board is not None:
-            board.flush()
-        if ranks.first:  # the state of all others is the same
-            checkpoints.save(out / "checkpoints", epoch, method, optimizer, fabric.strategy.precision, begun)
+    def save(epoch: int, begun: Begun | None) -> None:
+        checkpoints.save(out / "checkpoints", epoch, method, optimizer, fabric.strategy.precision, begun)
 
     with reporter, Interruption(patient=ranks.size > 1) as interruption:
-        condition = "healthy"
-        reporter.clustering(start)
+        journal = Journal(out, settings, steps, start, begun, save, interruption, reporter, ranks)
+        journal.clustering(start)
         features = _momentum_features(method, loader, ranks) if begun is None else None  # V'
         for epoch in range(start, settings.epochs):
-            began = time.perf_counter()
             if begun is None:  # else the E-step was made before the run was interrupted
                 assert features is not None
                 begun = _begin(out, method, epoch, features, ranks)
                 if epoch == start:
                     _say_reduced(reporter, settings, begun.clusters)
-            began -= begun.seconds
-            reporter.clustered()
+            journal.stepping(begun)
+            logs = _m_steps(fabric, ranks, method, optimizer, loader, epoch, begun, journal)
 
-            keep = _Keeper(save, epoch, began, settings.checkpoint_minutes, interruption, reporter, ranks)
-            logs = _m_steps(fabric, ranks, method, optimizer, loader, epoch, begun, reporter, keep, board)
             stepped = time.perf_counter()
-            reporter.clustering(epoch + 1)
+            journal.clustering(epoch + 1)
             features = _momentum_features(method, loader, ranks)  # V' at the end of this epoch, and for the next E-step
-            featured = time.perf_counter()
             if not features.isfinite().all():
                 raise UserError(f"the encoder's weights are no numbers any more in epoch {epoch + 1}; {CURE}")
             if ranks.first:
@@ -204,18 +167,10 @@ def _fit(
                     **logs,
                     "clusters": [len(c.centroids) for c in begun.clusters],
                     "phi": [_percentiles(c.concentration) for c in begun.clusters] if begun.prototypes else [],
-                    **begun.signals,
-                    **health.after_m_step(features, begun.clusters, logs),
                     "cluster_seconds": begun.cluster_seconds,
-                    "features_seconds": featured - stepped,
-                    "seconds": time.perf_counter() - began,
+                    "features_seconds": time.perf_counter() - stepped,
                 }
-                run.append_metrics(out, record)
-                if board is not None:
-                    board.epoch((epoch + 1) * steps, record)
-                save(epoch + 1)
-                reporter.epoch(record)
-                condition = _warn(reporter, out, condition)
+                journal.epoch({**record, **begun.signals, **health.after_m_step(features, begun.clusters, logs)})
             begun = None
 
         assert features is not None
@@ -237,7 +192,7 @@ def _begin(out: Path, method: PCL, epoch: int, features: Tensor, ranks: Ranks) -
     if ranks.first:
         signals = health.after_e_step(features, clusters, run.read_assignments(out, epoch), method.settings.negatives)
         run.write_assignments(out, epoch + 1, clusters)
-    return Begun(clusters, prototypes is not None, signals, seconds)
+    return Begun(clusters, prototypes is not None, signals, seconds, seconds=time.perf_counter() - began)
 
 
 def _m_steps(
@@ -248,15 +203,9 @@ def _m_steps(
     loader: Loader,
     epoch: int,
     begun: Begun,
-    reporter: Reporter,
-    keep: "_Keeper",
-    board: Board | None,
+    journal: Journal,
 ) -> dict[str, float]:
-    """The M-step over the minibatches of an epoch that are left; the means of what all of them logged.
-
-    Raises:
-        UserError: a loss is not a number, or not finite.
-    """
+    """The M-step over the minibatches of an epoch that are left; the means of what all of them logged."""
     settings = method.settings
     method.train()
     state = [c.to(fabric.device) for c in begun.clusters] if begun.prototypes else None
@@ -277,57 +226,8 @@ def _m_steps(
         for name, value in logs.items():
             begun.sums[name] = begun.sums[name] + value if name in begun.sums else value
         begun.step = batch.step + 1
-        if board is not None:
-            board.step(epoch * steps + begun.step, {**logs, "lr": optimizer.param_groups[0]["lr"]})
-        show = batch.step % SHOW_EVERY == 0
-        reporter.step(epoch, {name: float(value) for name, value in logs.items()} if show else None)
-        # Several ranks must agree to end, which takes an exchange: now and then is soon enough.
-        if show or begun.step == steps or (ranks.size == 1 and keep.due()):
-            _check_finite(begun, epoch, steps)
-            keep.save_if_due(begun)
+        journal.step(epoch, begun, logs, optimizer.param_groups[0]["lr"])
     return {name: float(value) / steps for name, value in begun.sums.items()}
-
-
-def _check_finite(begun: Begun, epoch: int, steps: int) -> None:
-    """A sum is not finite from the first step on that was not: so a look now and then is enough."""
-    if not begun.sums["loss"].isfinite():
-        done = f"by step {begun.step} of {steps} of epoch {epoch + 1}"
-        raise UserError(f"the loss is no finite number any more, {done}; {CURE}; the last good checkpoint is kept")
-
-
-class _Keeper:
-    """Checkpoints within an epoch: every so many minutes, and when the run is asked to end."""
-
-    def __init__(
-        self,
-        save: Callable[[int, Begun], None],
-        epoch: int,
-        began: float,
-        minutes: float,
-        interruption: Interruption,
-        reporter: Reporter,
-        ranks: Ranks,
-    ) -> None:
-        self.save, self.epoch, self.began, self.interruption, self.reporter = save, epoch, began, interruption, reporter
-        self.minutes, self.ranks = minutes, ranks
-        self.last = time.monotonic()
-
-    def due(self) -> int:
-        """The signal by which the run was asked to end; 1: a checkpoint is due; 0: nothing is."""
-        return self.interruption.asked or int(time.monotonic() - self.last >= 60 * self.minutes)
-
-    def save_if_due(self, begun: Begun) -> None:
-        """Keep where the run is, and end it where it, or another rank, was asked to."""
-        due = self.ranks.most(self.due(), begun.sums["loss"].device)
-        if not due:
-            return
-        begun.seconds = time.perf_counter() - self.began
-        self.save(self.epoch, begun)
-        self.last = time.monotonic()
-        if due > 1:
-            self.reporter.say(f"stopped after step {begun.step} of epoch {self.epoch + 1}; --resume goes on from there")
-            self.ranks.wait()  # whoever ended before the checkpoint is kept would take the others along
-            self.interruption.end(due)
 
 
 def _batches(loader: Loader, method: PCL, epoch: int, batch_size: int, first: int, ranks: Ranks) -> Iterator[Batch]:
@@ -355,14 +255,6 @@ def learning_rate(settings: Settings, epoch: float) -> float:
     if settings.schedule == "cosine":
         return settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
     return settings.lr * 0.1 ** sum(progress >= drop for drop in settings.drops)
-
-
-# The running statistics of the query encoder are averaged over ranks like its twin's, not overwritten by rank 0's.
-# torch 2.15 has another name for that.
-_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-_OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
-
-PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 
 
 def _restore(
@@ -401,14 +293,6 @@ def _say_replaced(out: Path, reporter: Reporter, name: str, reason: str) -> None
 
 def _keep_replaced(out: Path, name: str, reason: str) -> None:
     run.append_skipped(out, name, f"{reason}, since training began")
-
-
-def _warn(reporter: Reporter, out: Path, before: str) -> str:
-    """Say so when a run begins to go wrong, not only at its end; how it goes now."""
-    state, words = Run(out).health
-    if state != before and state in ("collapsed", "diverging"):
-        reporter.say(f"note: {words}")
-    return state
 
 
 def _percentiles(phi: Tensor) -> list[float]:
