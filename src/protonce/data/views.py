@@ -28,6 +28,7 @@ from protonce.config import Resolved
 TRIES = 10  # at a crop, before the centre is taken
 LARGE = 128  # pixels: three channels of it fill a good part of a core's cache
 LUMA = (0.2989, 0.587, 0.114)
+ALL = frozenset(range(4))  # operations of the jitter: brightness, contrast, saturation, hue
 ORDERS = np.array(list(itertools.permutations(range(4))))  # (24, 4)
 
 
@@ -152,7 +153,7 @@ class ImageViews:
         low[3], high[3] = -strength[3], strength[3]
         sigma = s.blur_sigma[0] + blur[:, 1] * (s.blur_sigma[1] - s.blur_sigma[0])
         return _Colours(
-            used=np.flatnonzero(strength),
+            used=frozenset(np.flatnonzero(strength).tolist()),
             jittered=jitter[:, 0] < s.jitter_p,
             order=ORDERS[(jitter[:, 1] * len(ORDERS)).astype(np.int64)],
             factors=torch.from_numpy(low + jitter[:, 2:] * (high - low)).float().to(device),
@@ -183,7 +184,7 @@ class ImageViews:
 class _Colours:
     """What was drawn for the colours and the blur of a batch."""
 
-    used: NDArray[np.int64]  # operations of the jitter that have any strength
+    used: frozenset[int]  # operations of the jitter that have any strength
     jittered: NDArray[np.bool_]  # (B,)
     order: NDArray[np.int64]  # (B, 4)
     factors: Tensor  # (B, 4)
@@ -316,18 +317,18 @@ def _luma(images: Tensor) -> Tensor:
     return luma[:, None]  # (B, 1, h, w)
 
 
-def jitter(images: Tensor, factors: Tensor, order: NDArray[np.int64], used: NDArray[np.int64] | None = None) -> Tensor:
+def jitter(images: Tensor, factors: Tensor, order: NDArray[np.int64], used: frozenset[int] = ALL) -> Tensor:
     """Brightness, contrast, saturation and hue with each image's own factors and order.
 
     Args:
         images: in [0, 1], (B, 3, h, w).
         factors: brightness, contrast, saturation (1: no change) and hue (0: no change), (B, 4).
         order: a permutation of 0 to 3 for each image, (B, 4).
-        used: which of the four change anything; None: all.
+        used: which of the four change anything.
     """
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     for turn in order.T:
-        for which in np.intersect1d(turn, np.arange(4) if used is None else used):
+        for which in used & set(turn.tolist()):
             images = _at(images, turn == which, operations[which], factors[:, which])
     return images
 
