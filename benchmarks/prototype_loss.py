@@ -6,14 +6,12 @@ Batch 256, k = 25,000, 50,000 and 100,000 prototypes of 128 dimensions, r = 16,0
 `ratio_to_products`: our time over that of the two bare matrix products a granularity needs.
 """
 
-import argparse
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.baselines.published_prototype_loss import prototype_loss as published
-from benchmarks.timing import interleaved, publish
+from benchmarks.timing import interleaved, parser, publish
 from protonce.losses import prototype_term, sample_candidates
 from protonce.prototypes import Prototypes
 
@@ -21,10 +19,7 @@ BATCH, DIM, CLUSTERS, NEGATIVES, IMAGES = 256, 128, (25_000, 50_000, 100_000), 1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=15)
-    options = parser.parse_args()
+    options = parser(__doc__, threads=2, repeats=15).parse_args()
     torch.set_num_threads(options.threads)
     draw = torch.Generator().manual_seed(0)
     unit = lambda *shape: F.normalize(torch.randn(*shape, generator=draw), dim=1)  # noqa: E731

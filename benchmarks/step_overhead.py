@@ -6,7 +6,6 @@
 the parts by name, and the share of an epoch that the E-step takes: features of all images, and k-means.
 """
 
-import argparse
 import statistics
 import time
 from collections import defaultdict
@@ -17,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from benchmarks.timing import publish
+from benchmarks.timing import parser, publish
 from protonce import methods
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
@@ -38,14 +37,12 @@ SIZES = {  # recipe, other settings, images, their side, goal
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--encoder", choices=list(SIZES), default="demo")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=0, help="steps that are timed; 0: as many as suit the encoder")
-    options = parser.parse_args()
+    command = parser(__doc__, threads=1, repeats=9)
+    command.add_argument("--encoder", choices=list(SIZES), default="demo")
+    options = command.parse_args()
     torch.set_num_threads(options.threads)
     recipe, others, n, side, goal = SIZES[options.encoder]
-    repeats = options.repeats or {"demo": 40, "resnet18": 9}[options.encoder]
+    repeats = options.repeats
 
     settings = Settings.from_mapping({**read_recipe(recipe), **others, "device": "cpu"}, "the benchmark")
     s = resolve(settings, DataSize(n, side), Machine("cpu", bfloat16=False, faiss=True, cores=options.threads))

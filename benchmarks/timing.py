@@ -1,5 +1,6 @@
 """What the benchmarks share: several sides timed in turn, and the file of a result."""
 
+import argparse
 import json
 import statistics
 import time
@@ -8,6 +9,14 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def parser(description: str | None, threads: int, repeats: int) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--threads", type=int, default=threads, help="of torch (%(default)s)")
+    found.add_argument("--repeats", type=int, default=repeats, help="of which the median counts (%(default)s)")
+    return found
 
 
 def interleaved(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:

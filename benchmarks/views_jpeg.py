@@ -7,7 +7,6 @@ cuts both, and does the rest for the whole batch; theirs decodes once and does e
 The files are parts of scikit-learn's two photographs, so that they are as hard to decode as photographs are.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from torchvision import transforms
 from torchvision.transforms import functional
 
 from benchmarks.baselines.pil_views import after_crop
-from benchmarks.timing import interleaved, publish
+from benchmarks.timing import interleaved, parser, publish
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
 from protonce.data.loader import Loader
@@ -31,10 +30,7 @@ SIZE, BATCH = 224, 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=9)
-    options = parser.parse_args()
+    options = parser(__doc__, threads=1, repeats=9).parse_args()
     torch.set_num_threads(options.threads)
     settings = Settings.from_mapping(read_recipe("pcl-v2"), "the benchmark")
     views = ImageViews(resolve(settings, DataSize(1_281_167, 500), Machine("cpu", False, True, 1)))

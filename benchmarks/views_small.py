@@ -5,14 +5,12 @@
 Both sides get decoded images (ours an array, theirs PIL images), on as many threads, and give normalised tensors.
 """
 
-import argparse
-
 import numpy as np
 import torch
 from PIL import Image
 
 from benchmarks.baselines.pil_views import recipe, two_views
-from benchmarks.timing import interleaved, publish
+from benchmarks.timing import interleaved, parser, publish
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
 from protonce.data import builtin
@@ -22,10 +20,7 @@ SIZE, BATCH = 32, 256
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=15)
-    options = parser.parse_args()
+    options = parser(__doc__, threads=1, repeats=15).parse_args()
     torch.set_num_threads(options.threads)
 
     drawn, _ = builtin.draw("train", 0)
