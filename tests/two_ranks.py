@@ -21,8 +21,8 @@ from protonce.ranks import Ranks
 CASES = [(16, "group"), (15, "group"), (16, "batch")]  # batch size, which 2 need not divide, and norm
 
 
-def backbone(norm):
-    torch.manual_seed(0)
+def backbone(norm, seed):
+    torch.manual_seed(seed)
     layers = [nn.Conv2d(3, 8, 3, bias=False), nn.GroupNorm(2, 8) if norm == "group" else nn.BatchNorm2d(8), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
@@ -37,8 +37,9 @@ def m_step(out, batch_size, norm):
     if ranks.size > 1:
         ranks.meet("gloo")
         fabric.launch()
-    method = methods.make(settings, build(settings, backbone(norm), torch.zeros(2, 3, 8, 8)), n=48)
+    method = methods.make(settings, build(settings, backbone(norm, seed=ranks.rank), torch.zeros(2, 3, 8, 8)), n=48)
     method.ranks = ranks
+    ranks.copy_first(v for v in method.state_dict().values() if isinstance(v, torch.Tensor))  # of rank 0's seed
     inner = method.query
     method.query = fabric.setup_module(inner)
 

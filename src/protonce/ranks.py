@@ -96,6 +96,13 @@ class Ranks:
             dist.broadcast_object_list(box, src=0)
         return box[0]  # type: ignore[return-value]
 
+    @torch.no_grad()
+    def copy_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite each tensor by rank 0's."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
     def wait(self) -> None:
         """For all others to come here."""
         self.from_first(None)

@@ -135,6 +135,7 @@ def _fit(
         weight_decay=settings.weight_decay,
     )
     start, begun = _restore(out, method, optimizer, fabric.strategy.precision)
+    ranks.copy_first(v for v in method.state_dict().values() if isinstance(v, Tensor))  # weights of one's own differ
     method.query, optimizer = fabric.setup(method.query, optimizer)
     method.autocast = fabric.autocast
     steps = len(loader) // settings.batch_size  # an epoch
