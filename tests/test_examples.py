@@ -44,6 +44,16 @@ def test_own_loop(capsys):
     assert example("own_loop").main(epochs=8) > 0.6  # ten digits: chance is about 0.2
 
 
+@pytest.mark.parametrize("name", ["vectors", "series", "tokens"])
+def test_other_modalities_beat_raw_features(name, tmp_path, capsys, monkeypatch):
+    """On items that no training saw, by both scores, as the table of the example says."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    scores = example(name).main(str(tmp_path / "run"))
+    raw, learnt = scores["raw features"], scores["PCL"]
+    assert all(ours > theirs for ours, theirs in zip(learnt, raw, strict=True))
+    assert "PCL" in capsys.readouterr().out
+
+
 def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
 
