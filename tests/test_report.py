@@ -28,8 +28,8 @@ from protonce.report import charts, drawing, thumbnails
 from protonce.report.folders import write_folders
 from protonce.report.hierarchy import Level, alike, levels, outliers, purity
 from protonce.report.page import write_report
-from protonce.report.results import images_tested, scores
 from protonce.report.scatter import tsne
+from protonce.results import images_tested, scores
 from protonce.run import Run, read_assignments
 
 

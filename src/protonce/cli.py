@@ -6,15 +6,20 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
 from protonce import __version__
 from protonce.config import Settings, read_config, recipes
 from protonce.errors import UserError
+from protonce.evaluate.options import PROTOCOLS
+from protonce.fields import Checked
 
-DATA = "images: a folder, a .zip or .tar, a .csv or .parquet of paths, torchvision's NAME[@SPLIT]:ROOT, or `builtin`"
+DATA = (
+    "images: a folder, a .zip or .tar, a .csv or .parquet of paths, `builtin`, or NAME[@SPLIT]:ROOT with ImageNet, "
+    "Places205, VOC2007, VOC2012 or a data set of torchvision"
+)
 MAIN_SETTINGS = ("epochs", "seed", "limit", "init")
 
 
@@ -39,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"protonce: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("protonce: interrupted; `protonce train` goes on with --resume", file=sys.stderr)
+        print("protonce: interrupted; the same command goes on (`protonce train`: with --resume)", file=sys.stderr)
         return 130
     return 0
 
@@ -56,7 +61,7 @@ def train(options: argparse.Namespace) -> None:
     from protonce.ranks import Ranks
     from protonce.training import train
 
-    chosen = {name: getattr(options, name) for name in Settings.names() if hasattr(options, name)}
+    chosen = _chosen(Settings, options)
     config = read_config(options.config) if options.config else {}
     Settings.from_mapping(config, str(options.config))
     if options.out is None and options.resume:
@@ -82,11 +87,12 @@ def embed(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Evaluate the frozen encoder of a run by a protocol of the paper."""
+    """Evaluate the encoder of a run by a protocol of the paper."""
     from protonce.evaluate.protocols import evaluate
     from protonce.run import load
 
-    evaluate(load(options.run), options.protocol, train=options.train, test=options.test, name=options.name)
+    chosen = _chosen(PROTOCOLS[options.protocol], options)
+    evaluate(load(options.run), options.protocol, train=options.train, test=options.test, name=options.name, **chosen)
 
 
 def report(options: argparse.Namespace) -> None:
@@ -105,6 +111,11 @@ def clusters(options: argparse.Namespace) -> None:
 
     n = write_folders(load(options.run), options.out, data=options.data, copy=options.copy)
     print(f"{options.out} holds {n:,} images in the folders of their clusters, and clusters.csv")
+
+
+def _chosen(fields: type[Checked], options: argparse.Namespace) -> dict[str, Any]:
+    """The values of those fields that have been given on the command line."""
+    return {name: getattr(options, name) for name in fields.names() if hasattr(options, name)}
 
 
 def _new_run(data: str) -> Path:
@@ -148,10 +159,7 @@ def _parser() -> Parser:
 
     sub = add(evaluate)
     sub.add_argument("run", metavar="RUN", help="a run folder")
-    sub.add_argument("protocol", metavar="PROTOCOL", help="knn")
-    sub.add_argument("--train", metavar="DATA", help="labelled images to learn from; else the run's own data")
-    sub.add_argument("--test", metavar="DATA", help="labelled images to test on; else a fifth of the training images")
-    sub.add_argument("--name", help="kept as evaluations/PROTOCOL-NAME.json")
+    _add_protocols(sub)
 
     where = "the images the run was trained on, if they are no longer where they were"
     sub = add(report)
@@ -168,13 +176,43 @@ def _parser() -> Parser:
     return parser
 
 
+def _add_protocols(parser: argparse.ArgumentParser) -> None:
+    """The protocols, each with its options; what all of them take may stand before PROTOCOL too."""
+    images = {
+        "train": "labelled images to learn from; else the run's own data",
+        "test": "labelled images to test on; else the data's own test part, or a fifth of the training images",
+    }
+
+    def add_common(to: argparse.ArgumentParser, default: object, sides: Sequence[str] = ("train", "test")) -> None:
+        for name in sides:
+            to.add_argument(f"--{name}", metavar="DATA", default=default, help=images[name])
+        to.add_argument("--name", default=default, help="kept as evaluations/PROTOCOL-NAME.json")
+
+    add_common(parser, None)
+    protocols = parser.add_subparsers(dest="protocol", required=True, metavar="PROTOCOL", parser_class=Parser)
+    for name, fields in PROTOCOLS.items():
+        sub = protocols.add_parser(name, help=fields.__doc__, description=fields.__doc__)
+        add_common(sub, argparse.SUPPRESS, ("train",) if name == "information" else ("train", "test"))
+        _add_fields(sub, fields)
+
+
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """An option for each setting. Options that are not given are absent, so that the recipe's values stand."""
+    """An option for each setting of a training."""
     main_group = parser.add_argument_group("main settings", "defaults in brackets; a recipe may name others")
     others = parser.add_argument_group("all other settings", "the same names work as lines of a --config file")
-    for field in dataclasses.fields(Settings):
-        group = main_group if field.name in MAIN_SETTINGS else others
-        default = getattr(Settings(), field.name)
+    _add_fields(main_group, Settings, [name for name in Settings.names() if name in MAIN_SETTINGS])
+    _add_fields(others, Settings, [name for name in Settings.names() if name not in MAIN_SETTINGS])
+
+
+def _add_fields(
+    group: argparse.ArgumentParser | argparse._ArgumentGroup, fields: type[Checked], names: Sequence[str] | None = None
+) -> None:
+    """An option for each field, or for those of these names. One that is not given is absent: a recipe's stands."""
+    defaults = fields()
+    for field in dataclasses.fields(fields):
+        if names is not None and field.name not in names:
+            continue
+        default = getattr(defaults, field.name)
         shown = "none" if default == "" else str(default).strip("[]").replace(" ", "")
         group.add_argument(
             f"--{field.name.replace('_', '-')}",

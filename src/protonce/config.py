@@ -4,142 +4,113 @@ Loads no torch, so that `protonce --help` answers at once. A value `auto` is rep
 the data is known; nothing below `training` sees it.
 """
 
-import dataclasses
-import math
-import types
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
 from protonce.errors import UserError
+from protonce.fields import Checked, setting
 
 Auto = Literal["auto"]
 
 
-def _setting(
-    default: object,
-    text: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    length: int | None = None,
-) -> Any:
-    """A field with its default, its description, and the range in which its number (or each of its list) lies."""
-    rules = {"help": text, "least": least, "above": above, "most": most, "length": length}
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=default.copy, metadata=rules)
-    return dataclasses.field(default=default, metadata=rules)
-
-
 @dataclass(frozen=True)
-class Settings:
+class Settings(Checked):
     """Every setting of a training run. The defaults are those of the recipe `pcl-v2` where the paper has one."""
 
     # What is learnt
-    method: Literal["pcl", "moco"] = _setting("pcl", "pcl, or moco: PCL without an E-step")
-    terms: Literal["both", "instance", "prototypes"] = _setting(
+    method: Literal["pcl", "moco"] = setting("pcl", "pcl, or moco: PCL without an E-step")
+    terms: Literal["both", "instance", "prototypes"] = setting(
         "both", "both, instance or prototypes: terms of ProtoNCE (eq. 11) after warm-up, see appendix A"
     )
-    clusters: list[int] | Auto = _setting("auto", "prototypes at each granularity, K = {k_m}", least=1)
-    negatives: int | Auto = _setting("auto", "negative prototypes a query is compared with, r of eq. 11", least=1)
-    queue: int | Auto = _setting("auto", "keys of earlier batches kept as negatives, r of eq. 1", least=1)
-    tau: float = _setting(0.2, "temperature of eq. 1, and the mean of phi", above=0)
-    alpha: float = _setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1)
-    concentration: Literal["estimated", "fixed"] = _setting(
+    clusters: list[int] | Auto = setting("auto", "prototypes at each granularity, K = {k_m}", least=1)
+    negatives: int | Auto = setting("auto", "negative prototypes a query is compared with, r of eq. 11", least=1)
+    queue: int | Auto = setting("auto", "keys of earlier batches kept as negatives, r of eq. 1", least=1)
+    tau: float = setting(0.2, "temperature of eq. 1, and the mean of phi", above=0)
+    alpha: float = setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1)
+    concentration: Literal["estimated", "fixed"] = setting(
         "estimated", "estimated: phi by eq. 12; fixed: phi = tau for every prototype (fig. 3a)"
     )
-    prototype_weight: float | Auto = _setting(
+    prototype_weight: float | Auto = setting(
         "auto", "factor of the prototype term of eq. 11; 1 is the paper's", least=0
     )
-    warmup_epochs: int | Auto = _setting("auto", "first epochs with InfoNCE alone", least=0)
-    ramp_epochs: int = _setting(
+    warmup_epochs: int | Auto = setting("auto", "first epochs with InfoNCE alone", least=0)
+    ramp_epochs: int = setting(
         0, "epochs after warm-up in which the prototype term grows to its weight; 0, the paper's way: at once", least=0
     )
-    queries: Literal["one", "both"] = _setting(
+    queries: Literal["one", "both"] = setting(
         "one", "one: the first view is the query, as in the paper; both: each view in turn, at twice the work"
     )
-    twin_momentum: float | Auto = _setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1)
+    twin_momentum: float | Auto = setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1)
 
     # k-means
-    kmeans_engine: Literal["auto", "faiss", "torch"] = _setting("auto", "faiss or torch; auto is faiss on Linux's CPUs")
-    kmeans_iterations: int = _setting(20, "iterations of k-means", least=1)
-    kmeans_starts: int = _setting(1, "random starts of k-means; the best is kept", least=1)
-    kmeans_init: Literal["fresh", "warm"] = _setting(
+    kmeans_engine: Literal["auto", "faiss", "torch"] = setting("auto", "faiss or torch; auto is faiss on Linux's CPUs")
+    kmeans_iterations: int = setting(20, "iterations of k-means", least=1)
+    kmeans_starts: int = setting(1, "random starts of k-means; the best is kept", least=1)
+    kmeans_init: Literal["fresh", "warm"] = setting(
         "fresh", "fresh: start from random images, the paper's way; warm: from the last epoch's centroids"
     )
-    kmeans_points: int = _setting(0, "images that k-means sees; 0 is all of them", least=0)
+    kmeans_points: int = setting(0, "images that k-means sees; 0 is all of them", least=0)
 
     # The encoder
-    backbone: str = _setting("resnet50", "any timm model")
-    width: int = _setting(
+    backbone: str = setting("resnet50", "any timm model")
+    width: int = setting(
         64, "channels of a ResNet's first stage, 64 being the standard; other backbones have their own", least=4
     )
-    stem: Literal["auto", "standard", "small"] = _setting(
+    stem: Literal["auto", "standard", "small"] = setting(
         "auto", "standard; or small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
     )
-    head: Literal["linear", "mlp"] = _setting("mlp", "projection head: linear (v1) or mlp (v2)")
-    dim: int = _setting(128, "dimensions of the embedding", least=2)
-    bn_splits: int | Auto = _setting("auto", "sub-batches for batch norm, against leaks between views", least=1)
-    init: str = _setting("", "start from a run folder, a weights file, or timm:NAME")
+    head: Literal["linear", "mlp"] = setting("mlp", "projection head: linear (v1) or mlp (v2)")
+    dim: int = setting(128, "dimensions of the embedding", least=2)
+    bn_splits: int | Auto = setting("auto", "sub-batches for batch norm, against leaks between views", least=1)
+    init: str = setting("", "start from a run folder, a weights file, or timm:NAME")
 
     # The views
-    image_size: int | Auto = _setting("auto", "side of the views in pixels", least=8)
-    plain_resize: int | Auto = _setting("auto", "shorter side before the centre crop of a plain view", least=8)
-    views: Literal["v1", "v2"] = _setting("v2", "order of operations: v1 grey, jitter; v2 jitter, grey, blur")
-    crop_scale: list[float] = _setting([0.2, 1.0], "share of the area that a random crop keeps", above=0, most=1)
-    flip_p: float = _setting(0.5, "probability of a horizontal flip", least=0, most=1)
-    jitter: list[float] = _setting(
+    image_size: int | Auto = setting("auto", "side of the views in pixels", least=8)
+    plain_resize: int | Auto = setting("auto", "shorter side before the centre crop of a plain view", least=8)
+    views: Literal["v1", "v2"] = setting("v2", "order of operations: v1 grey, jitter; v2 jitter, grey, blur")
+    crop_scale: list[float] = setting([0.2, 1.0], "share of the area that a random crop keeps", above=0, most=1)
+    flip_p: float = setting(0.5, "probability of a horizontal flip", least=0, most=1)
+    jitter: list[float] = setting(
         [0.4, 0.4, 0.4, 0.1], "strength of brightness, contrast, saturation, hue", least=0, length=4
     )
-    jitter_p: float = _setting(0.8, "probability of colour jitter", least=0, most=1)
-    grey_p: float = _setting(0.2, "probability of a grey view", least=0, most=1)
-    blur_p: float = _setting(0.5, "probability of Gaussian blur (v2 only)", least=0, most=1)
-    blur_sigma: list[float] = _setting([0.1, 2.0], "range of the blur's sigma in pixels", above=0, length=2)
-    mean: list[float] | Auto = _setting("auto", "channel means that views subtract", length=3)
-    std: list[float] | Auto = _setting("auto", "channel deviations that views divide by", above=0, length=3)
+    jitter_p: float = setting(0.8, "probability of colour jitter", least=0, most=1)
+    grey_p: float = setting(0.2, "probability of a grey view", least=0, most=1)
+    blur_p: float = setting(0.5, "probability of Gaussian blur (v2 only)", least=0, most=1)
+    blur_sigma: list[float] = setting([0.1, 2.0], "range of the blur's sigma in pixels", above=0, length=2)
+    mean: list[float] | Auto = setting("auto", "channel means that views subtract", length=3)
+    std: list[float] | Auto = setting("auto", "channel deviations that views divide by", above=0, length=3)
 
     # Optimisation
-    epochs: int = _setting(200, "passes over the training images", least=1)
-    batch_size: int | Auto = _setting("auto", "images a step", least=2)
-    lr: float = _setting(0.03, "learning rate at the start", above=0)
-    schedule: Literal["cosine", "step"] = _setting("cosine", "how the learning rate falls: cosine or step")
-    drops: list[float] = _setting(
+    epochs: int = setting(200, "passes over the training images", least=1)
+    batch_size: int | Auto = setting("auto", "images a step", least=2)
+    lr: float = setting(0.03, "learning rate at the start", above=0)
+    schedule: Literal["cosine", "step"] = setting("cosine", "how the learning rate falls: cosine or step")
+    drops: list[float] = setting(
         [0.6, 0.8],
         "step schedule: shares of the epochs after which the rate is divided by 10",
         above=0,
         most=1,
     )
-    sgd_momentum: float = _setting(0.9, "momentum of SGD", least=0, most=1)
-    weight_decay: float = _setting(1e-4, "weight decay of SGD", least=0)
+    sgd_momentum: float = setting(0.9, "momentum of SGD", least=0, most=1)
+    weight_decay: float = setting(1e-4, "weight decay of SGD", least=0)
 
     # The machine, and what is drawn
-    seed: int = _setting(0, "seed of every draw", least=0)
-    limit: int = _setting(0, "train on this many images, drawn by the seed; 0 is all", least=0)
-    device: Literal["auto", "cpu", "cuda", "mps"] = _setting("auto", "where to compute: cpu, cuda or mps")
-    precision: Literal["auto", "32", "16", "bf16"] = _setting(
+    seed: int = setting(0, "seed of every draw", least=0)
+    limit: int = setting(0, "train on this many images, drawn by the seed; 0 is all", least=0)
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute: cpu, cuda or mps")
+    precision: Literal["auto", "32", "16", "bf16"] = setting(
         "auto", "of the encoder: 32, 16 or bf16; auto is bf16 on GPUs that have it, else 32"
     )
-    workers: int | Auto = _setting("auto", "processes that read large images", least=0)
-    checkpoint_minutes: float = _setting(10.0, "minutes between checkpoints within an epoch", least=0.0)
-    tensorboard_every: int = _setting(0, "steps between two points in RUN/tensorboard; 0 is no TensorBoard", least=0)
+    workers: int | Auto = setting("auto", "processes that read large images", least=0)
+    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints within an epoch", least=0.0)
+    tensorboard_every: int = setting(0, "steps between two points in RUN/tensorboard; 0 is no TensorBoard", least=0)
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value = _fit(getattr(self, field.name), hints[field.name])
-            if value is None:
-                raise UserError(
-                    f"setting {field.name} is {getattr(self, field.name)!r}; it takes {_describe(hints[field.name])}"
-                )
-            object.__setattr__(self, field.name, value)
-            _check_range(field.name, value, field.metadata)
+        super().__post_init__()
         if len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
             raise UserError(f"setting crop_scale is {self.crop_scale}; it takes two shares, the smaller first")
         if self.blur_sigma[0] > self.blur_sigma[1]:
@@ -149,101 +120,28 @@ class Settings:
         if self.clusters != "auto" and not self.clusters:
             raise UserError("setting clusters is empty; name at least one number of prototypes")
 
-    @classmethod
-    def names(cls) -> list[str]:
-        """Names of the settings, in the order in which they are documented."""
-        return [field.name for field in dataclasses.fields(cls)]
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, object], where: str) -> "Settings":
-        """Settings from names and values; `where` says in an error who wrote an unknown name."""
-        for name in values:
-            if name not in cls.names():
-                close = get_close_matches(name, cls.names(), n=1)
-                hint = f"; did you mean {close[0]}?" if close else "; `protonce train --help` lists them"
-                raise UserError(f"{where} has no setting {name!r}{hint}")
-        return cls(**values)  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True)
 class Resolved(Settings):
     """Settings without `auto`: numbers only. Made by `protonce.auto.resolve`."""
 
-    kmeans_engine: Literal["faiss", "torch"] = _setting("torch", "see Settings")
-    stem: Literal["standard", "small"] = _setting("standard", "see Settings")
-    device: Literal["cpu", "cuda", "mps"] = _setting("cpu", "see Settings")
-    precision: Literal["32", "16", "bf16"] = _setting("32", "see Settings")
-    clusters: list[int] = _setting([100], "see Settings", least=1)
-    negatives: int = _setting(16000, "see Settings", least=1)
-    queue: int = _setting(16000, "see Settings", least=1)
-    prototype_weight: float = _setting(1.0, "see Settings", least=0)
-    warmup_epochs: int = _setting(20, "see Settings", least=0)
-    twin_momentum: float = _setting(0.999, "see Settings", least=0, most=1)
-    bn_splits: int = _setting(1, "see Settings", least=1)
-    image_size: int = _setting(224, "see Settings", least=8)
-    plain_resize: int = _setting(256, "see Settings", least=8)
-    mean: list[float] = _setting([0.485, 0.456, 0.406], "see Settings", length=3)
-    std: list[float] = _setting([0.229, 0.224, 0.225], "see Settings", above=0, length=3)
-    batch_size: int = _setting(256, "see Settings", least=2)
-    workers: int = _setting(0, "see Settings", least=0)
-
-
-def _fit(value: object, hint: Any) -> object:
-    """`value` as the type `hint`, or None where it is of another type."""
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        fitted = [_fit(value, option) for option in typing.get_args(hint)]
-        return next((f for f in fitted if f is not None), None)
-    if origin is Literal:
-        return str(value) if str(value) in typing.get_args(hint) else None
-    if origin is list:
-        (inner,) = typing.get_args(hint)
-        if isinstance(value, tuple):
-            value = list(value)
-        if _fit(value, inner) is not None:
-            value = [value]  # one granularity may be written as a number
-        if not isinstance(value, list):
-            return None
-        items = [_fit(item, inner) for item in value]
-        return None if None in items else items
-    if hint is float and isinstance(value, str):
-        try:
-            return float(value)  # YAML takes 1e-3 for a text
-        except ValueError:
-            return None
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return value if hint is str and isinstance(value, str) else None
-
-
-def _describe(hint: Any) -> str:
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_describe(option) for option in typing.get_args(hint))
-    if origin is Literal:
-        return " or ".join(typing.get_args(hint))
-    if origin is list:
-        return f"a list of {_describe(typing.get_args(hint)[0]).removeprefix('a ').removeprefix('an ')}s"
-    return {int: "a whole number", float: "a number", str: "a text"}[hint]
-
-
-def _check_range(name: str, value: object, rules: Mapping[str, Any]) -> None:
-    length = rules["length"]
-    if isinstance(value, list) and length is not None and len(value) != length:
-        raise UserError(f"setting {name} has {len(value)} numbers; it takes {length}")
-    for number in value if isinstance(value, list) else [value]:
-        if not isinstance(number, int | float):
-            continue
-        if not math.isfinite(number):
-            raise UserError(f"setting {name} is {number}; it must be a finite number")
-        if rules["least"] is not None and number < rules["least"]:
-            raise UserError(f"setting {name} is {number}; it must be at least {rules['least']}")
-        if rules["above"] is not None and not number > rules["above"]:
-            raise UserError(f"setting {name} is {number}; it must be above {rules['above']}")
-        if rules["most"] is not None and number > rules["most"]:
-            raise UserError(f"setting {name} is {number}; it must be at most {rules['most']}")
+    kmeans_engine: Literal["faiss", "torch"] = setting("torch", "see Settings")
+    stem: Literal["standard", "small"] = setting("standard", "see Settings")
+    device: Literal["cpu", "cuda", "mps"] = setting("cpu", "see Settings")
+    precision: Literal["32", "16", "bf16"] = setting("32", "see Settings")
+    clusters: list[int] = setting([100], "see Settings", least=1)
+    negatives: int = setting(16000, "see Settings", least=1)
+    queue: int = setting(16000, "see Settings", least=1)
+    prototype_weight: float = setting(1.0, "see Settings", least=0)
+    warmup_epochs: int = setting(20, "see Settings", least=0)
+    twin_momentum: float = setting(0.999, "see Settings", least=0, most=1)
+    bn_splits: int = setting(1, "see Settings", least=1)
+    image_size: int = setting(224, "see Settings", least=8)
+    plain_resize: int = setting(256, "see Settings", least=8)
+    mean: list[float] = setting([0.485, 0.456, 0.406], "see Settings", length=3)
+    std: list[float] = setting([0.229, 0.224, 0.225], "see Settings", above=0, length=3)
+    batch_size: int = setting(256, "see Settings", least=2)
+    workers: int = setting(0, "see Settings", least=0)
 
 
 def recipes() -> list[str]:

@@ -39,8 +39,12 @@ class Encoder(nn.Module):
             splits: the batch is encoded in this many parts, so that batch norm sees each by itself, as it
                 does on as many GPUs.
         """
-        parts = [self.head(self.features(part)) for part in x.tensor_split(splits)]
-        return F.normalize(torch.cat(parts).float(), dim=1)
+        parts = [self.features(part) for part in x.tensor_split(splits)]
+        return self.embed(torch.cat(parts))
+
+    def embed(self, features: Tensor) -> Tensor:
+        """Embeddings v of pooled features (B, feature_dim); (B, dim) float32, L2-normalised."""
+        return F.normalize(self.head(features).float(), dim=1)
 
     def features(self, x: Tensor) -> Tensor:
         """Pooled features of the backbone; (B, feature_dim)."""

@@ -1,23 +1,29 @@
 """Files that are whole or absent, never half."""
 
 import csv
-import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 
-def write_whole(path: Path, data: bytes | str) -> None:
-    """Write a file so that whoever looks finds the old one or the new one, even after a crash."""
+def write_whole(path: Path, data: bytes | str | Callable[[BinaryIO], None]) -> None:
+    """Write a file so that whoever looks finds the old one or the new one, even after a crash.
+
+    Args:
+        path: of the file; its folder is made.
+        data: what it shall hold, or what writes it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as file:
-            # File names need not be UTF-8: their bytes come back as they were.
-            file.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
+            if callable(data):
+                data(file)
+            else:  # file names need not be UTF-8: their bytes come back as they were
+                file.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -28,9 +34,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:
     """Write named arrays as a compressed .npz, whole or not at all."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    write_whole(path, buffer.getvalue())
+    write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Engine = Literal["faiss", "torch"]
@@ -74,11 +75,24 @@ def k_means(
 
 def first_of_each(points: Tensor) -> Tensor:
     """Indices of the first of each group of identical points, in order; (distinct,)."""
-    # Two different rows have the same projection with probability zero; rows are not sorted, which would be slow.
-    direction = torch.randn(points.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    shadow = torch.cat([block.cpu().double() @ direction for block in points.split(1 << 16)])
-    _, first = np.unique(shadow.numpy(), return_index=True)
+    _, first = np.unique(_shadow(points), return_index=True)
     return torch.from_numpy(np.sort(first)).to(points.device)
+
+
+def places(points: Tensor) -> Tensor:
+    """For each point a number that it shares with the points identical to it, and no others; (n,)."""
+    _, place = np.unique(_shadow(points), return_inverse=True)
+    return torch.from_numpy(place).to(points.device)
+
+
+def _shadow(points: Tensor) -> NDArray[np.float64]:
+    """Projections to a line, (n,): those of two different points are alike with probability zero.
+
+    So identical points are found without sorting rows, which would be slow.
+    """
+    direction = torch.randn(points.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    shadow: NDArray[np.float64] = torch.cat([b.cpu().double() @ direction for b in points.split(1 << 16)]).numpy()
+    return shadow
 
 
 def nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ import copy
 import csv
 import dataclasses
 import functools
+import hashlib
 import json
 import platform
 import subprocess
@@ -127,6 +128,23 @@ class Run:
         return query, twin
 
     @functools.cached_property
+    def encoder_hash(self) -> str:
+        """Tells these weights from all others."""
+        with (self.path / "encoder.safetensors").open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @property
+    def own(self) -> bool:
+        """Whether encoder or views are the user's own, given in Python."""
+        data = self.config["data"]
+        return bool(data["own_encoder"] or data["own_views"])
+
+    @property
+    def has_prototypes(self) -> bool:
+        """Whether there are any: an encoder from elsewhere comes without."""
+        return (self.path / "prototypes.npz").exists()
+
+    @functools.cached_property
     def prototypes(self) -> list[Prototypes]:
         """The prototypes of each granularity, coarse to fine, as they are at the end of training."""
         arrays = self._prototype_arrays()
@@ -148,12 +166,12 @@ class Run:
         with np.load(path) as file:
             return dict(file)
 
-    def loader(self, data: Data, part: str = "train") -> Loader:
-        """The images of DATA, prepared as in training."""
+    def loader(self, data: Data, part: str = "train", views: Views | None = None) -> Loader:
+        """The images of DATA, prepared as in training, or for other views."""
         source = open_source(data, part, self.settings.seed)
         if self.config["data"]["own_views"] and self._views is None:
             raise UserError(f"the run {self.path} was trained with views of its own; pass them as views=")
-        views = self._views or ImageViews(self.settings)
+        views = views or self._views or ImageViews(self.settings)
         return Loader(source, views, seed=self.settings.seed, workers=self.settings.workers, device=self.device)
 
     @property

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from protonce.data.pictures import SUFFIXES
 from protonce.errors import UserError
 
@@ -21,6 +24,19 @@ ZIPS, TABLES = (".zip",), (".csv", ".parquet")
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 PATHS = ("path", "file", "filename", "file_name", "image", "name")  # columns of a table
 LABELS = ("label", "class", "target", "category")
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Which classes each image shows, where it may show several."""
+
+    classes: list[str]
+    values: NDArray[np.int8]  # (n, classes): 1 shows it, -1 does not, 0 shows it in a way that is difficult to see
+    eleven_points: bool = False  # how the data set's own programs average precision: see `average_precision`
+
+    def of(self, chosen: NDArray[np.int64]) -> "Marks":
+        """Of the images at these positions."""
+        return Marks(self.classes, self.values[chosen], self.eleven_points)
 
 
 @dataclass
@@ -33,6 +49,7 @@ class Listing:
     files: list[str]  # where each lies, for comparison with other listings
     open: Callable[[int], BinaryIO]
     labels: list[str] | None = None  # where the place itself tells them
+    marks: Marks | None = None  # and where an image may show several classes
 
 
 def list_files(path: Path) -> Listing:
@@ -42,7 +59,7 @@ def list_files(path: Path) -> Listing:
         UserError: there is no such thing, or it cannot be read.
     """
     if path.is_dir():
-        return _folder(path)
+        return list_folder(path)
     kinds = "a folder, .zip, .tar, .csv or .parquet of images, or `builtin`"
     if not path.is_file():
         raise UserError(f"{path} does not exist; give {kinds}")
@@ -54,7 +71,7 @@ def list_files(path: Path) -> Listing:
 
 
 def only(listing: Listing, names: Sequence[str]) -> Listing:
-    """The files of these names, in their order. One that is gone has no size, and opening it fails."""
+    """The files of these names, in their order, to train on. One that is gone has no size, and opening it fails."""
     position = {name: i for i, name in enumerate(listing.names)}
     found = [position.get(name) for name in names]
 
@@ -102,7 +119,8 @@ class _Paths:
         return self.paths[i].open("rb")
 
 
-def _folder(folder: Path) -> Listing:
+def list_folder(folder: Path) -> Listing:
+    """The image files of a folder and its sub-folders."""
     found = ((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*"))
     # A link to a file that is gone is listed: it will be reported as one that cannot be read.
     paths = sorted((name, p) for name, p in found if _is_image(name) and (p.is_file() or p.is_symlink()))

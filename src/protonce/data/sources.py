@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protonce import randomness
-from protonce.data import builtin, named, pictures
-from protonce.data.listings import Listing, list_files, list_paths, only
+from protonce.data import builtin, collections, named, pictures
+from protonce.data.listings import Listing, Marks, list_files, list_paths, only
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
@@ -57,6 +57,7 @@ class Source:
     files: list[str] | None = None  # where each item lies on the disk; None: it does not
     place: str = ""  # what opens it again, from any working directory; empty: `spec` does
     encoded: Callable[[int], BinaryIO] | None = None  # opens the encoded image, where there is one
+    marks: Marks | None = None  # where an image may show several classes; then there are no `labels`
     lost: list[Skipped] = field(default_factory=list)  # items that were known before, and cannot be loaded any more
 
     def __len__(self) -> int:
@@ -89,6 +90,7 @@ class Source:
             files=None if self.files is None else [self.files[i] for i in chosen],
             place=self.place,
             encoded=None if self.encoded is None else _Chosen(self.encoded, chosen),
+            marks=None if self.marks is None else self.marks.of(chosen),
         )
 
 
@@ -130,9 +132,9 @@ def open_source(
     """Open whatever DATA may be.
 
     Args:
-        data: a folder, a .zip or .tar, a .csv or .parquet of paths, a torchvision data set as `NAME[@SPLIT]:ROOT`,
-            `builtin`, an array of images (n, h, w) or (n, h, w, 3), or an object with `len` and `load(i)` (and, if it
-            has them, `names` and `labels`).
+        data: a folder, a .zip or .tar, a .csv or .parquet of paths, a data set as `NAME[@SPLIT]:ROOT` (ImageNet,
+            Places205, VOC2007, VOC2012, or one of torchvision's), `builtin`, an array of images (n, h, w) or
+            (n, h, w, 3), or an object with `len` and `load(i)` (and, if it has them, `names` and `labels`).
         part: "train" or "test", for data sets that have both.
         seed: of the built-in images, and of the limit.
         limit: take this many items, drawn by the seed; 0: all. No more files are opened than that needs.
@@ -145,6 +147,8 @@ def open_source(
         name = named.parse(str(data))
         if name is None:
             return _from_files(str(data), str(Path(data).resolve()), list_files(Path(data)), seed, limit, known)
+        if name.name in collections.READERS:
+            return _from_files(str(name), str(name), collections.read(name, part), seed, limit, known)
         dataset = named.open_named(name, part)
         files = named.files_of(dataset)
         if files is not None:
@@ -256,7 +260,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         typical = np.median(list(shapes.values()), axis=0).astype(int).tolist()
         shapes |= dict.fromkeys(reasons, (typical[0], typical[1]))
         keep, skipped = sorted(shapes), []
-    labels = listing.labels or labels_of(names)
+    labels = None if listing.marks else listing.labels or labels_of(names)
     kept = [names[i] for i in keep]
     encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
     return Source(
@@ -270,6 +274,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         files=[listing.files[i] for i in keep],
         place=place,
         encoded=encoded,
+        marks=None if listing.marks is None else listing.marks.of(np.array(keep, dtype=np.int64)),
         lost=lost,
     )
 
@@ -312,10 +317,15 @@ def _fingerprint(entries: Iterable[tuple[str, int]]) -> str:
 
 
 def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
-    """A training and a test part of one source, drawn by the seed."""
+    """A training and a test part of one source, drawn by the seed; each label has an image in the training part."""
     order = random_order(len(source), "split", seed)
     n_test = max(round(share * len(source)), 1)
-    return source.subset(np.sort(order[n_test:])), source.subset(np.sort(order[:n_test]))
+    tested, trained = order[:n_test], order[n_test:]
+    if source.labels is not None:
+        labels = np.array(source.labels)
+        known = np.isin(labels[tested], labels[trained])
+        tested, trained = tested[known], np.concatenate([trained, tested[~known]])
+    return source.subset(np.sort(trained)), source.subset(np.sort(tested))
 
 
 def check_apart(labelled: Source, tested: Source) -> None:

@@ -8,6 +8,7 @@ Version 1 is MoCo's: crop, grey, jitter, flip. Version 2 is MoCo v2's: crop, jit
 Any other modality brings its own `Views`.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -178,6 +179,22 @@ class ImageViews:
     def _normalise(self, images: Tensor) -> Tensor:
         mean, std = (images.new_tensor(v)[:, None, None] for v in (self.settings.mean, self.settings.std))
         return (images - mean) / std
+
+
+class CropViews(ImageViews):
+    """One random crop, flipped or not, and no other change: what classifiers train on (MoCo's linear evaluation)."""
+
+    def __init__(self, settings: Resolved) -> None:
+        super().__init__(dataclasses.replace(settings, crop_scale=[0.08, 1.0], jitter_p=0.0, grey_p=0.0, blur_p=0.0))
+
+    def train(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """The view, (B, 3, s, s), normalised; twice, for there is one."""
+        view = self._random(samples, "query")
+        return view, view
+
+    def random_boxes(self, shape: tuple[int, int], index: int, seed: int, epoch: int) -> NDArray[np.float64]:
+        """Where the crop of one image lies; (1, 4)."""
+        return super().random_boxes(shape, index, seed, epoch)[:1]
 
 
 @dataclass(frozen=True)

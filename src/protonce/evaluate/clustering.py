@@ -1,12 +1,40 @@
-"""How well clusters of frozen features agree with labels."""
+"""How well clusters of frozen features agree with labels (table 5), and the run's own clusters over its training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protonce import randomness
-from protonce.kmeans import k_means
+from protonce.evaluate import agreement
+from protonce.evaluate.agreement import Table
+from protonce.evaluate.frozen import WORDS
+from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.kmeans import Engine, k_means
+from protonce.run import Run, read_assignments
+
+SCORES: dict[str, Callable[[Table], float]] = {
+    "ami": agreement.ami,
+    "nmi": agreement.nmi,
+    "ari": agreement.ari,
+    "purity": agreement.purity,
+    "accuracy": agreement.hungarian_accuracy,
+}
+
+
+def clusterings(
+    features: Tensor, k: int, starts: int, seed: int = 0, engine: Engine = "torch"
+) -> list[NDArray[np.int64]]:
+    """k-means on L2-normalised features, from several starts; a cluster for each of the n images, (n,) each."""
+    points = F.normalize(features, dim=1)
+    return [
+        k_means(
+            points, k, generator=randomness.generator(seed, "ami", start), iterations=50, engine=engine
+        ).assignment.numpy()
+        for start in range(starts)
+    ]
 
 
 def ami(features: Tensor, labels: Sequence[str], starts: int = 5, seed: int = 0) -> float:
@@ -18,12 +46,41 @@ def ami(features: Tensor, labels: Sequence[str], starts: int = 5, seed: int = 0)
         starts: k-means is run from this many starts, and the scores averaged.
         seed: of the starts.
     """
-    from sklearn.metrics import adjusted_mutual_info_score
+    found = clusterings(features, len(set(labels)), starts, seed)
+    return float(np.mean([agreement.ami(agreement.table(clusters, labels)) for clusters in found]))
 
-    points = F.normalize(features, dim=1)
-    scores = []
-    for start in range(starts):
-        generator = randomness.generator(seed, "ami", start)
-        found = k_means(points, len(set(labels)), generator=generator, iterations=50)
-        scores.append(adjusted_mutual_info_score(labels, found.assignment.numpy()))
-    return float(sum(scores) / len(scores))
+
+def over_training(run: Run, labels: Sequence[str], epochs: Sequence[int]) -> list[list[float]]:
+    """AMI of the run's clusters with its training images' labels, for each granularity at each epoch (from 1)."""
+    _, codes = np.unique(np.asarray(labels), return_inverse=True)
+    found = [
+        [agreement.ami(agreement.table(clusters, codes)) for clusters in read_assignments(run.path, epoch)]
+        for epoch in epochs
+    ]
+    return [list(levels) for levels in zip(*found, strict=True)]
+
+
+def protocol(task: Task) -> Outcome:
+    """k-means on the features of the test images; AMI over training from the assignments the run has kept."""
+    options, labels = task.options, labels_of(task.test)
+    (features,) = task.features(task.test, options.features)
+    numbers = [len(set(labels))] if options.clusters == "auto" else options.clusters
+    metrics: Metrics = {}
+    for k in numbers:
+        with task.steps.doing(f"k-means of {len(features):,} features into {k:,} clusters"):
+            found = clusterings(features, k, options.starts, options.seed, task.run.settings.kmeans_engine)
+            tables = [agreement.table(clusters, labels) for clusters in found]
+            suffix = "" if len(numbers) == 1 else f" (k = {k})"
+            for name, score in SCORES.items():
+                metrics[name + suffix] = over_draws([score(t) for t in tables])
+    details = {}
+    _, own = task.run.images
+    epochs = [record["epoch"] for record in task.run.metrics]
+    if own is not None and epochs:
+        with task.steps.doing("AMI of the run's own clusters over its training"):
+            curves = over_training(task.run, own, epochs)
+        details["ami_over_training"] = {"epochs": epochs, "clusters": task.run.settings.clusters, "ami": curves}
+    if own is not None and task.run.has_prototypes:
+        for k, c in zip(task.run.settings.clusters, task.run.prototypes, strict=True):
+            metrics[f"ami of the run's k = {k}"] = agreement.ami(agreement.table(c.assignment.numpy(), own))
+    return Outcome(metrics, WORDS[options.features], {"clusters": numbers}, details)

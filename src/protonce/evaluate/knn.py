@@ -1,13 +1,19 @@
-"""k-nearest-neighbour classification on frozen features."""
+"""k-nearest-neighbour classification on frozen features (section 4.3)."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-BLOCK = 1024  # queries at once
+from protonce.data.sources import random_order
+from protonce.evaluate.task import Metrics, Outcome, Task, labels_of
+
+_BLOCK = 1 << 25  # similarities held at once
+CANDIDATES = (1, 5, 10, 20, 50, 100, 200)  # numbers of neighbours to choose from
+TRIED = 10_000  # images that choose
 
 
 def knn_accuracy(
@@ -32,12 +38,102 @@ def knn_accuracy(
         tau: temperature of the weights.
     """
     names, codes = np.unique(np.asarray(train_labels), return_inverse=True)
-    truth = np.asarray(test_labels)
-    bank, known = F.normalize(train, dim=1), torch.from_numpy(codes)
-    predictions = []
-    for block in F.normalize(test, dim=1).split(BLOCK):
-        similarity, neighbour = (block @ bank.T).topk(min(k, len(bank)), dim=1)  # (b, k)
-        weight = torch.exp((similarity - 1) / tau)  # a common factor changes no vote, and keeps exp small
-        votes = torch.zeros(len(block), len(names)).scatter_add_(1, known[neighbour], weight)
-        predictions.append(votes.argmax(dim=1))
-    return float((names[torch.cat(predictions).numpy()] == truth).mean())
+    similarity, neighbour = neighbours(train, test, k)
+    winner = vote(similarity, torch.from_numpy(codes)[neighbour], len(names), tau)
+    return float((names[winner.numpy()] == np.asarray(test_labels)).mean())
+
+
+def choose_k(
+    bank: Tensor, queries: Tensor, labels: Sequence[str], tau: float, chosen: NDArray[np.int64]
+) -> dict[int, float]:
+    """Accuracy for each candidate k with every image left out in turn: the training side alone decides.
+
+    Args:
+        bank: features among which neighbours are looked for, (n, D).
+        queries: features of the same images, in the same order, (n, D).
+        labels: n of them.
+        tau: temperature of the weights.
+        chosen: the images that are left out in turn.
+    """
+    names, codes = np.unique(np.asarray(labels), return_inverse=True)
+    known = torch.from_numpy(codes)
+    candidates = [k for k in CANDIDATES if k < len(bank)]
+    left_out = torch.from_numpy(chosen)
+    similarity, neighbour = neighbours(bank, queries[left_out], candidates[-1], left_out)  # one search for all
+    return {
+        k: float((vote(similarity[:, :k], known[neighbour[:, :k]], len(names), tau) == known[left_out]).double().mean())
+        for k in candidates
+    }
+
+
+def best_k(accuracies: dict[int, float]) -> int:
+    """The number of neighbours with the highest accuracy; of several the smallest."""
+    return max(accuracies, key=lambda k: (accuracies[k], -k))
+
+
+def neighbours(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Cosine similarity and position of the k most similar rows of the bank, most similar first; (q, k) each.
+
+    Exact, in blocks, so that what is held beside bank and queries is their unit vectors and one block.
+
+    Args:
+        bank: (n, D).
+        queries: (q, D).
+        k: at most n of them are found.
+        left_out: for each query a position of the bank that is not looked at, (q,); None: all are.
+    """
+    unit = F.normalize(bank, dim=1)
+    found = []
+    for rows in torch.arange(len(queries)).split(max(_BLOCK // len(bank), 1)):
+        similarity = F.normalize(queries[rows], dim=1) @ unit.T  # (b, n)
+        if left_out is not None:
+            similarity[torch.arange(len(rows)), left_out[rows]] = -torch.inf
+        found.append(similarity.topk(min(k, len(bank)), dim=1))
+    values, positions = zip(*found, strict=True)
+    return torch.cat(values), torch.cat(positions)
+
+
+def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor:
+    """The label with most votes, a neighbour's vote weighing exp(v·v'/τ); (q,).
+
+    Args:
+        similarity: of each neighbour, (q, k).
+        labels: of each neighbour, (q, k), whole numbers from 0.
+        classes: how many labels there are.
+        tau: τ.
+    """
+    weight = torch.exp((similarity - 1) / tau)  # a common factor changes no vote, and keeps exp small
+    winners = []
+    for rows in torch.arange(len(labels)).split(max(_BLOCK // classes, 1)):
+        votes = weight.new_zeros(len(rows), classes).scatter_add_(1, labels[rows], weight[rows])
+        winners.append(votes.argmax(dim=1))
+    return torch.cat(winners)
+
+
+def protocol(task: Task) -> Outcome:
+    """KNN in the backbone's features, and as the paper does: v = f_θ(x) among the momentum bank v' = f_θ'(x)."""
+    options, labels = task.options, labels_of(task.train)
+    chosen = np.sort(random_order(len(labels), "kNN left out", options.seed)[:TRIED])
+    spaces = {}
+    (backbone, query, bank), (backbone_test, query_test) = (
+        task.features(task.train, "backbone", "query", "momentum"),
+        task.features(task.test, "backbone", "query"),
+    )
+    spaces["accuracy"] = (backbone, backbone, backbone_test)
+    spaces["momentum_accuracy"] = (bank, query, query_test)
+    metrics: Metrics = {}
+    settings = {}
+    for metric, (known, asking, tested) in spaces.items():
+        k = options.neighbours
+        with task.steps.doing(f"neighbours for {metric}"):
+            if k == "auto":
+                k = best_k(choose_k(known, asking, labels, options.tau, chosen))
+            metrics[metric] = knn_accuracy(known, labels, tested, labels_of(task.test), k, options.tau)
+        settings[f"neighbours of {metric}"] = k
+    return Outcome(
+        metrics,
+        "accuracy: pooled backbone features of the query encoder; momentum_accuracy: embeddings of the query encoder "
+        "among those of the momentum encoder; plain views",
+        settings,
+        notes=[f"neighbours: {', '.join(map(str, settings.values()))}"],
+    )

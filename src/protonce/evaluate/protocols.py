@@ -1,6 +1,9 @@
 """`protonce evaluate RUN PROTOCOL`: a run folder and labelled images in, a table and a JSON file out."""
 
+import dataclasses
+import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -9,18 +12,38 @@ from rich.table import Table
 from protonce.data import named
 from protonce.data.sources import Source, check_apart, open_source, split
 from protonce.errors import UserError
-from protonce.evaluate.knn import knn_accuracy
+from protonce.evaluate import clustering, information, knn, linear, lowshot, semisup
+from protonce.evaluate.drafts import Drafts
+from protonce.evaluate.options import PROTOCOLS, Options
+from protonce.evaluate.task import Outcome, Task, labels_of
 from protonce.files import write_whole
+from protonce.progress import Steps
+from protonce.results import scores
 from protonce.run import Run
 
-PROTOCOLS = ("knn",)
-K, TAU = 20, 0.1
+RUNNERS: dict[str, Callable[[Task], Outcome]] = {
+    "knn": knn.protocol,
+    "linear": linear.protocol,
+    "lowshot": lowshot.protocol,
+    "semisup": semisup.protocol,
+    "clustering": clustering.protocol,
+    "information": information.protocol,
+}
 
 
 def evaluate(
-    run: Run, protocol: str, *, train: str | None = None, test: str | None = None, name: str | None = None
+    run: Run,
+    protocol: str,
+    *,
+    train: str | None = None,
+    test: str | None = None,
+    name: str | None = None,
+    quiet: bool = False,
+    **options: object,
 ) -> dict[str, Any]:
     """Evaluate a run, print the result, and keep it in the run's `evaluations/`.
+
+    What was interrupted goes on where it stopped, if it is asked for again in the same way.
 
     Args:
         run: a finished run.
@@ -28,67 +51,126 @@ def evaluate(
         train: labelled images to learn from; None: the run's own data.
         test: labelled images to test on; None: the test part of the data, or a fifth of the training images.
         name: added to the file's name, so that several evaluations can stand side by side.
+        quiet: print nothing.
+        options: of the protocol, see `protonce.evaluate.options`.
+
+    Raises:
+        UserError: the protocol, an option, or the images will not do.
     """
     if protocol not in PROTOCOLS:
-        raise UserError(f"there is no protocol {protocol!r}; there is {', '.join(PROTOCOLS)}")
-    if name is not None and not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise UserError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+    chosen = PROTOCOLS[protocol].from_mapping(options, protocol)
+    stem = f"{protocol}{f'-{name}' if name else ''}"
+    if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise UserError(f"--name {name!r} has signs that no file name should; use letters, digits, - and _")
-    labelled, tested, how = _parts(run, train, test)
-    bank, queries = run.loader(labelled), run.loader(tested)
-    accuracy = knn_accuracy(run.features(bank), _labels(labelled), run.features(queries), _labels(tested), k=K, tau=TAU)
+    if protocol == "information":  # of one set of images
+        if test is not None:
+            raise UserError("information needs no test images; name labelled images with --train")
+        labelled = tested = _labelled(run, train)
+        how = f"the images of {labelled.spec}"
+        _check_classes(labelled, tested)
+    else:
+        labelled, tested, how = _parts(run, train, test)
+    about = {
+        "train": _about(labelled),
+        **({} if tested is labelled else {"test": _about(tested)}),
+        "classes": len(labelled.marks.classes if labelled.marks else set(labels_of(labelled))),
+        "split": how,
+    }
+    steps = Steps(quiet)
+    folder = run.path / "evaluations"
+    drafts = Drafts(folder / f".{stem}.draft.json", _key(run, chosen, about))
+    outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, steps, drafts))
     result = {
         "protocol": protocol,
-        "metrics": {"accuracy": accuracy},
-        "settings": {"k": K, "tau": TAU, "similarity": "cosine", "vote": "exp(v.v'/tau)"},
-        "features": "pooled backbone features of the query encoder, plain views",
-        "data": {
-            "train": {"source": labelled.spec, "images": len(labelled), "fingerprint": labelled.fingerprint},
-            "test": {"source": tested.spec, "images": len(tested), "fingerprint": tested.fingerprint},
-            "classes": len(set(_labels(labelled))),
-            "split": how,
-        },
+        "metrics": outcome.metrics,
+        "settings": {**dataclasses.asdict(chosen), **outcome.settings},
+        "features": outcome.features,
+        "data": about,
+        **({"details": outcome.details} if outcome.details else {}),
     }
-    path = run.path / "evaluations" / f"{protocol}{f'-{name}' if name else ''}.json"
+    path = folder / f"{stem}.json"
     write_whole(path, json.dumps(result, indent=2) + "\n")
+    drafts.remove()
+    if not quiet:
+        _print(result, [labelled, tested], [*outcome.notes, how, f"features: {outcome.features}", f"kept as {path}"])
+    return result
 
-    table = Table(title=f"{protocol} on {tested.spec}", title_justify="left")
-    for column in ("train images", "test images", "classes", "accuracy %"):
-        table.add_column(column, justify="right")
-    table.add_row(f"{len(labelled):,}", f"{len(tested):,}", str(len(set(_labels(labelled)))), f"{100 * accuracy:.1f}")
+
+def _about(source: Source) -> dict[str, Any]:
+    return {"source": source.spec, "images": len(source), "fingerprint": source.fingerprint}
+
+
+def _key(run: Run, options: Options, about: dict[str, Any]) -> str:
+    """Tells an evaluation from any other: weights, options and images."""
+    text = json.dumps([run.encoder_hash, dataclasses.asdict(options), about], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> None:
     console = Console(highlight=False, markup=False)
+    data = result["data"]
+    sides = [f"{data[side]['images']:,} images of {data[side]['source']}" for side in ("train", "test") if side in data]
+    console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
+    found = scores(result)
+    table = Table()
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    if any(score.paper for score in found):
+        table.add_column("the paper's")
+    for score in found:
+        table.add_row(score.metric, score.text, *([score.paper] if len(table.columns) == 3 else []))
     console.print(table)
-    for source in (labelled, tested):
+    for source in {source.spec: source for source in sources}.values():
         if source.skipped:
             console.print(f"{len(source.skipped)} files of {source.spec} could not be read", soft_wrap=True)
-    console.print(f"{how}; features: {result['features']}; kept as {path}", soft_wrap=True)
-    return result
+    console.print("; ".join(notes), soft_wrap=True)
 
 
 def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Source, str]:
     """Labelled training and test images, and how they were parted, in words."""
-    data = train or run.config["data"]["source"]
-    seed = run.settings.seed
-    labelled = run.source() if train is None else open_source(train, "train", seed)
+    data, seed = train or run.config["data"]["source"], run.settings.seed
+    labelled = _labelled(run, train)
     if test is not None:
-        tested = open_source(test, "test", seed)
-        check_apart(labelled, tested)
-        unknown = set(_labels(tested)) - set(_labels(labelled))
-        if unknown == set(_labels(tested)):
-            raise UserError(
-                f"no label of {tested.spec} ({min(unknown)}, ...) is one of {labelled.spec} "
-                f"({min(_labels(labelled))}, ...); the folders below both must have the same names"
-            )
-        also = f", {len(unknown)} of their labels unknown to the training images" if unknown else ""
-        return labelled, tested, f"test images named by the user{also}"
-    name = named.parse(data)
-    if data == "builtin" or (name is not None and not name.split):
-        return labelled, open_source(data, "test", seed), "the data set's own test part"
-    labelled, tested = split(labelled, seed)
-    seen = "" if train else ", all of them seen in training, without labels"
-    return labelled, tested, f"test images are a random fifth of {data}{seen}"
+        tested, how = open_source(test, "test", seed), "test images named by the user"
+    elif data == "builtin" or ((name := named.parse(data)) is not None and not name.split):
+        tested, how = open_source(data, "test", seed), "the data set's own test part"
+    else:
+        labelled, tested = split(labelled, seed)
+        seen = "" if train else ", all of them seen in training, without labels"
+        how = f"test images are a random fifth of {data}{seen}"
+    check_apart(labelled, tested)
+    _check_classes(labelled, tested)
+    return labelled, tested, how
 
 
-def _labels(source: Source) -> list[str]:
-    if source.labels is None:
-        raise UserError(f"{source.spec} has no labels: put the images of each class into a folder of its own")
-    return source.labels
+def _labelled(run: Run, train: str | None) -> Source:
+    """Labelled images to learn from: named, or the run's own."""
+    return run.source() if train is None else open_source(train, "train", run.settings.seed)
+
+
+def _check_classes(labelled: Source, tested: Source) -> None:
+    """Both sides name their classes alike, there are at least two, and none of the test's is new."""
+    if (labelled.marks is None) != (tested.marks is None):
+        kinds = ("may show several classes", "has one class")
+        words = [f"an image of {s.spec} {kinds[s.marks is None]}" for s in (labelled, tested)]
+        raise UserError(f"{' and '.join(words)}; train and test must be of one kind")
+    if labelled.marks is not None and tested.marks is not None:
+        if labelled.marks.classes != tested.marks.classes:
+            raise UserError(f"{labelled.spec} and {tested.spec} do not have the same classes")
+        return
+    known, asked = set(labels_of(labelled)), set(labels_of(tested))
+    if len(known) < 2:
+        raise UserError(f"{labelled.spec} has one class, {min(known)}; there must be at least two to tell apart")
+    unknown = asked - known
+    if unknown == asked:
+        raise UserError(
+            f"no label of {tested.spec} ({min(unknown)}, ...) is one of {labelled.spec} "
+            f"({min(known)}, ...); the folders below both must have the same names"
+        )
+    if unknown:
+        raise UserError(
+            f"class {min(unknown)} of {tested.spec} has no training image in {labelled.spec}"
+            + (f", nor have {len(unknown) - 1} others" if len(unknown) > 1 else "")
+            + "; take such classes out of the test images, or add training images"
+        )

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protonce.report.hierarchy import Ints, Level, classes_of
-from protonce.report.results import Score
-from protonce.report.thumbnails import draw
-from protonce.run import Run, read_assignments
+from protonce.evaluate.clustering import over_training
+from protonce.report.hierarchy import Ints, Level
+from protonce.results import Score
+from protonce.run import Run
 
-MOST_EPOCHS, MOST_LABELS = 40, 20_000  # at which, and on which images, clusters are compared with labels
+MOST_EPOCHS = 40  # at which clusters are compared with labels
 
 
 @dataclass(frozen=True)
@@ -115,19 +115,10 @@ def _rank(records: Sequence[Mapping[str, Any]], dim: int) -> Chart:
 
 def _labels(run: Run, labels: Sequence[str], names: Sequence[str]) -> Chart:
     """AMI between clusters and labels over epochs, for each granularity (the appendix' figure)."""
-    from sklearn.metrics import adjusted_mutual_info_score
-
     epochs = len(run.metrics)
     chosen = np.unique(np.linspace(1, epochs, min(epochs, MOST_EPOCHS)).round().astype(int)).tolist()
-    images = draw(len(labels), MOST_LABELS)
-    _, codes = classes_of([labels[i] for i in images])
-    scores = [
-        [adjusted_mutual_info_score(codes, a[images]) for a in read_assignments(run.path, epoch)] for epoch in chosen
-    ]
-    lines = [Line(name, chosen, [s[m] for s in scores]) for m, name in enumerate(names)]
+    lines = [Line(name, chosen, curve) for name, curve in zip(names, over_training(run, labels, chosen), strict=True)]
     caption = "AMI of the clusters with the labels, which training never saw (the figure of the paper's appendix)."
-    if len(images) < len(labels):
-        caption += f" On {len(images):,} images, drawn at random."
     return Chart("ami", "Clusters and labels", caption, "epoch", "AMI", lines)
 
 

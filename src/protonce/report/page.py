@@ -18,8 +18,8 @@ from protonce.report.charts import Chart
 from protonce.report.content import SYSTEMS, Content, gather, title, titled
 from protonce.report.hierarchy import Level, classes_of, levels
 from protonce.report.payload import CLOSEST, LISTED, packed, payload
-from protonce.report.results import images_tested, scores
 from protonce.report.thumbnails import pack
+from protonce.results import images_tested, scores
 from protonce.run import Run
 
 BYTES = 19_000_000  # of the page, at most

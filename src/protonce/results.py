@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protonce.paper import BESIDE
+from protonce.paper import beside
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
         text = json.dumps(value, ensure_ascii=False) if mean is None else f"{mean:.3f}"
         if mean is not None and std is not None:
             text += f" ± {std:.3f}"
-        beside = BESIDE.get((str(result.get("protocol")), metric))
-        theirs = ", ".join(f"{system} {score:.3f}" for system, score in beside.scores.items()) if beside else ""
+        printed = beside(str(result.get("protocol")), metric, places="Places205" in images_tested(result))
+        theirs = ", ".join(f"{system} {score:.3f}" for system, score in printed.scores.items()) if printed else ""
         found.append(
             Score(
                 metric=metric,
@@ -41,7 +41,7 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
                 std=std,
                 draws=[d for d in map(_number, draws) if d is not None] if isinstance(draws, list) else [],
                 text=text,
-                paper=f"{beside.what}: {theirs}" if beside else "",
+                paper=f"{printed.what}: {theirs}" if printed else "",
             )
         )
     return found
@@ -50,7 +50,7 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
 def images_tested(result: Mapping[str, Any]) -> str:
     """The images of an evaluation, in words."""
     data = result.get("data")
-    test = data.get("test") if isinstance(data, Mapping) else None
+    test = data.get("test") or data.get("train") if isinstance(data, Mapping) else None
     return f"{test.get('images', '')} images of {test.get('source', '')}" if isinstance(test, Mapping) else ""
 
 

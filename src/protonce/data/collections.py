@@ -1,0 +1,129 @@
+"""The paper's data sets as they come: ImageNet's folders, Places205's lists, VOC's layout; `NAME[@SPLIT]:ROOT`."""
+
+from pathlib import Path, PurePosixPath
+from xml.etree import ElementTree
+
+import numpy as np
+
+from protonce.data.listings import Listing, Marks, list_folder, list_paths
+from protonce.data.named import Name
+from protonce.errors import UserError
+
+VOC_CLASSES = [
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+]
+
+
+def read(name: Name, part: str) -> Listing:
+    """The images of one part of a data set, with their labels.
+
+    Args:
+        name: of READERS; its split, where it has one, wins over the part.
+        part: "train" or "test".
+
+    Raises:
+        UserError: the data set is not there, or not as it comes.
+    """
+    if not name.root.is_dir():
+        raise UserError(f"{name}: {name.root} is no folder; name the one that holds {name.name}")
+    return READERS[name.name](name, part)
+
+
+def _imagenet(name: Name, part: str) -> Listing:
+    """ROOT/train and ROOT/val, a folder a class in each."""
+    split = name.split or {"train": "train", "test": "val"}[part]
+    folder = name.root / split
+    if not folder.is_dir():
+        raise UserError(f"{name} has no folder {split}; ImageNet lies in ROOT/train and ROOT/val, a folder a class")
+    listing = list_folder(folder)
+    labels = [PurePosixPath(found).parts[0] if "/" in found else "" for found in listing.names]
+    if "" in labels:
+        raise UserError(f"{folder} has images outside of class folders, one of them {listing.names[labels.index('')]}")
+    listing.labels = labels
+    return listing
+
+
+PLACES_LISTS = {"train": "train_places205.csv", "val": "val_places205.csv"}
+PLACES_IMAGES = ("data/vision/torralba/deeplearning/images256", "images256", "images", ".")
+
+
+def _places(name: Name, part: str) -> Listing:
+    """Its lists, `PATH NUMBER` a line, in ROOT or ROOT/trainvalsplit_places205; the class is the path's folder."""
+    split = name.split or {"train": "train", "test": "val"}[part]
+    if split not in PLACES_LISTS:
+        raise UserError(f"{name} has no part {split!r}; Places205 has labels for train and val")
+    places = [name.root / folder / PLACES_LISTS[split] for folder in (".", "trainvalsplit_places205")]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise UserError(f"{name} has no {PLACES_LISTS[split]}, nor has its folder trainvalsplit_places205")
+    paths = [line.rsplit(maxsplit=1)[0] for line in file.read_text().splitlines() if line.strip()]
+    if not paths:
+        raise UserError(f"{file} is empty")
+    folders = (name.root / folder for folder in PLACES_IMAGES)
+    images = next((folder for folder in folders if (folder / paths[0]).is_file()), None)
+    if images is None:
+        looked = ", ".join(PLACES_IMAGES[:-1])
+        raise UserError(f"{name} has no {paths[0]}, the first of {file.name}; looked in {looked} and ROOT itself")
+    found = [(str(images / path), PurePosixPath(path).parent.as_posix().strip("/")) for path in paths]
+    return list_paths(images, found, f"{file}")
+
+
+def _voc(name: Name, part: str) -> Listing:
+    """JPEGImages, Annotations and ImageSets/Main in ROOT, ROOT/VOC2007 or ROOT/VOCdevkit/VOC2007."""
+    places = [name.root / "VOCdevkit" / name.name, name.root / name.name, name.root]
+    root = next((place for place in places if (place / "ImageSets" / "Main").is_dir()), None)
+    if root is None:
+        raise UserError(f"{name} is not laid out as VOC: it has no ImageSets/Main, nor has VOCdevkit/{name.name} in it")
+    # The labels of VOC2012's test part were never published.
+    splits = ("trainval", "test") if name.name == "VOC2007" else ("train", "val")
+    split = name.split or splits[part == "test"]
+    file = root / "ImageSets" / "Main" / f"{split}.txt"
+    if not file.is_file():
+        raise UserError(f"{root} has no part {split!r}: there is no ImageSets/Main/{split}.txt")
+    keys = sorted(line.split()[0] for line in file.read_text().splitlines() if line.strip())
+    shown = [_objects(root / "Annotations" / f"{key}.xml") for key in keys]
+    seen = sorted({c for objects in shown for c in objects})
+    classes = VOC_CLASSES if set(seen) <= set(VOC_CLASSES) else seen
+    values = np.full((len(keys), len(classes)), -1, dtype=np.int8)
+    for row, objects in zip(values, shown, strict=True):
+        for c, difficult in objects.items():
+            row[classes.index(c)] = 0 if difficult else 1
+    listing = list_paths(root, [(str(root / "JPEGImages" / f"{key}.jpg"), "") for key in keys], f"{root}, part {split}")
+    listing.labels = None
+    listing.marks = Marks(list(classes), values, eleven_points=name.name == "VOC2007")
+    return listing
+
+
+def _objects(file: Path) -> dict[str, bool]:
+    """The classes an image shows, and whether all of its objects of the class are difficult to see."""
+    try:
+        objects = ElementTree.parse(file).getroot().findall("object")
+    except (OSError, ElementTree.ParseError) as error:
+        raise UserError(f"the annotation {file} cannot be read: {error}") from None
+    shown: dict[str, bool] = {}
+    for found in objects:
+        c = (found.findtext("name") or "").strip()
+        shown[c] = shown.get(c, True) and (found.findtext("difficult") or "0").strip() == "1"
+    return shown
+
+
+READERS = {"ImageNet": _imagenet, "Places205": _places, "VOC2007": _voc, "VOC2012": _voc}

@@ -1,0 +1,157 @@
+"""Fine-tuning of the whole encoder on a part of the labels (table 2)."""
+
+import copy
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from protonce import randomness
+from protonce.data.loader import Loader
+from protonce.data.sources import Source
+from protonce.data.views import CropViews
+from protonce.encoder import Encoder
+from protonce.errors import UserError
+from protonce.evaluate.linear import MOMENTUM, Schedule, order, top
+from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.features import extract
+
+
+class Classifier(nn.Module):
+    """A copy of an encoder's backbone, and a new linear layer on its pooled features."""
+
+    def __init__(self, encoder: Encoder, classes: int, seed: int) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(encoder).requires_grad_(True)
+        self.linear = nn.Linear(encoder.feature_dim, classes)
+        generator = randomness.generator(seed, "classifier")
+        nn.init.normal_(self.linear.weight, std=0.01, generator=generator)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of views (B, ...); (B, classes)."""
+        scores: Tensor = self.linear(self.encoder.features(x))
+        return scores
+
+
+def part_of(codes: NDArray[np.int64], share: float, seed: int, number: int) -> NDArray[np.int64]:
+    """Positions of a share of the images: of each class the same share, and at least one; sorted.
+
+    Args:
+        codes: the class of each image, (n,).
+        share: above 0, at most 1.
+        seed: of the draws.
+        number: of this draw.
+    """
+    rank = randomness.uniform(seed, f"part of {share}", number, np.arange(len(codes)), 1)[:, 0]
+    chosen = []
+    for c in np.unique(codes):
+        members = np.flatnonzero(codes == c)
+        members = members[np.argsort(rank[members], kind="stable")]
+        chosen.append(members[: max(round(share * len(members)), 1)])
+    return np.sort(np.concatenate(chosen))
+
+
+def fine_tune(
+    encoder: Encoder,
+    loader: Loader,
+    codes: Tensor,
+    classes: int,
+    *,
+    schedule: Schedule,
+    lr: float,
+    classifier_lr: float,
+    weight_decay: float,
+    seed: int,
+    seen: Callable[[int], None] = lambda _: None,
+) -> Classifier:
+    """Train a copy of the encoder and a new classifier, each at its own rate; the encoder itself stays what it is.
+
+    Args:
+        encoder: f_θ.
+        loader: the labelled part, with views of one random crop.
+        codes: the class of each of its images, (n,).
+        classes: how many there are.
+        schedule: epochs, drops and batch; a batch is at most the whole part.
+        lr: of the backbone.
+        classifier_lr: of the linear layer.
+        weight_decay: of both.
+        seed: of order, crops and the new layer.
+        seen: is told of each epoch.
+    """
+    model = Classifier(encoder, classes, seed).to(loader.device)
+    groups = [
+        {"params": list(model.encoder.backbone.parameters()), "lr": lr},
+        {"params": list(model.linear.parameters()), "lr": classifier_lr},
+    ]
+    optimizer = torch.optim.SGD(groups, momentum=MOMENTUM, weight_decay=weight_decay)
+    first = [group["lr"] for group in optimizer.param_groups]
+    batch_size = min(schedule.batch_size, len(loader))
+    for epoch in range(schedule.epochs):
+        for group, rate in zip(optimizer.param_groups, first, strict=True):
+            group["lr"] = rate * schedule.rate(epoch)
+        model.train()
+        for samples in loader.train(order(len(loader), seed, epoch, "fine-tuning"), epoch, batch_size):
+            view, _ = loader.views.train(samples)
+            loss = F.cross_entropy(model(view), codes[samples.index].to(view.device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        seen(1)
+    return model.eval()
+
+
+def protocol(task: Task) -> Outcome:
+    """Fine-tuning on each share of the labels, over several draws; a draw that was finished is not made again."""
+    options = task.options
+    if task.run.own:
+        raise UserError("fine-tuning crops images, and this run has an encoder or views of its own")
+    labels_of(task.train)
+    metrics: Metrics = {}
+    rates = dict.fromkeys(options.shares, options.classifier_lr)
+    if options.classifier_lr == "auto":
+        rates = {share: 1.0 if share <= 0.01 else 0.1 for share in options.shares}
+    sizes = {}
+    tested = task.run.loader(task.test)
+    for share in options.shares:
+        found = []
+        for number in range(options.draws):
+            part = task.train.subset(part_of(task.codes(task.train), share, options.seed, number))
+            sizes[share] = len(part)
+            text = f"draw {number + 1} of {options.draws}: {len(part):,} images, {100 * share:g} % of the labels"
+            with task.steps.doing(text, options.epochs) as seen:
+                make = functools.partial(_score, task, part, tested, rates[share], number, seen)
+                found.append(task.drafts.piece(f"{share}/{number}", make))
+        metrics |= {f"{name}@{100 * share:g}%": over_draws([s[name] for s in found]) for name in found[0]}
+    return Outcome(
+        metrics,
+        "the query encoder, fine-tuned in whole on random crops and flips; plain views of the test images",
+        {"classifier_lr": list(rates.values()), "images": list(sizes.values())},
+        notes=[f"{', '.join(f'{n:,}' for n in sizes.values())} labelled images, the same share of each class"],
+    )
+
+
+def _score(
+    task: Task, part: Source, tested: Loader, classifier_lr: float, number: int, seen: Callable[[int], None]
+) -> dict[str, float]:
+    """Top-1 and top-5 of one draw."""
+    options, settings = task.options, task.run.settings
+    loader = task.run.loader(part, views=CropViews(settings))
+    model = fine_tune(
+        task.run.encoders[0],
+        loader,
+        torch.from_numpy(task.codes(part)),
+        len(task.classes),
+        schedule=Schedule(options.epochs, options.drops, 0.2, options.batch_size),
+        lr=options.lr,
+        classifier_lr=classifier_lr,
+        weight_decay=options.weight_decay,
+        seed=randomness.key(options.seed, "draw", number) % 2**31,
+        seen=seen,
+    )
+    logits, truth = extract(model, tested), torch.from_numpy(task.codes(task.test))
+    return {f"top{k}": top(logits, truth, k) for k in (1, 5)}

@@ -1,0 +1,138 @@
+"""Linear SVMs on frozen features, one a class, as the paper's appendix trains them with LIBLINEAR; and what they score.
+
+The published settings: features of unit length, squared hinge loss, C = 0.5, a positive example weighs as much
+as two negative ones, solved in the dual.
+"""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
+Marks = NDArray[np.int8]  # (n, classes): 1 shows the class, -1 does not, 0 shows it in a way that is difficult to see
+COST = 0.5
+COSTS = (0.01, 0.1, 0.5, 1.0, 10.0)  # from which cross-validation chooses
+FOLDS = 3
+
+
+def unit(features: Floats) -> NDArray[np.float64]:
+    """Rows of unit length; a row of zeros stays what it is."""
+    wide = features.astype(np.float64)
+    scaled: NDArray[np.float64] = wide / np.linalg.norm(wide, axis=1, keepdims=True).clip(1e-12)
+    return scaled
+
+
+def decision(train: Floats, positive: NDArray[np.bool_], test: Floats, cost: float = COST) -> NDArray[np.float64]:
+    """How far on the positive side of a class's SVM each test image lies; (q,).
+
+    Args:
+        train: unit features, (n, D).
+        positive: which of them show the class, (n,): some, and not all.
+        test: unit features, (q, D).
+        cost: C.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.svm import LinearSVC
+
+    machine = LinearSVC(C=cost, class_weight={True: 2, False: 1}, max_iter=2000, dual=True, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # 2000 rounds are part of the published settings
+        machine.fit(train, positive)
+    values: NDArray[np.float64] = machine.decision_function(test)
+    return values
+
+
+def decisions(
+    train: Floats, marks: NDArray[np.bool_], test: Floats, cost: float | None = COST
+) -> tuple[NDArray[np.float64], list[float]]:
+    """`decision` for each class, and the C of each.
+
+    Args:
+        train: unit features, (n, D).
+        marks: which image shows which class, (n, classes).
+        test: unit features, (q, D).
+        cost: C; None: chosen for each class by cross-validation on the training images.
+
+    Returns:
+        (q, classes), and C of each class
+    """
+    costs = [best_cost(train, column) if cost is None else cost for column in marks.T]
+    columns = [decision(train, column, test, c) for column, c in zip(marks.T, costs, strict=True)]
+    return np.stack(columns, axis=1), costs
+
+
+def best_cost(train: Floats, positive: NDArray[np.bool_]) -> float:
+    """The C with the best average precision over three folds of the training images; of several the smallest."""
+    fold = np.empty(len(positive), dtype=np.int64)
+    for value in (True, False):  # each fold has its share of both
+        members = np.flatnonzero(positive == value)
+        fold[members] = np.arange(len(members)) % FOLDS
+    precisions = []
+    for cost in COSTS:
+        scores = np.empty(len(positive))
+        folds = range(FOLDS)
+        for f in folds:
+            scores[fold == f] = decision(train[fold != f], positive[fold != f], train[fold == f], cost)
+        held = [average_precision(scores[fold == f], positive[fold == f]) for f in folds]
+        precisions.append(np.mean(held))
+    return COSTS[int(np.argmax(precisions))]
+
+
+def average_precision(scores: Floats, positive: NDArray[np.bool_], eleven_points: bool = False) -> float:
+    """AP of a ranking: precision, made to fall with recall, averaged over recall.
+
+    Args:
+        scores: of each image, (q,); of two alike the later stands first, as in the published code.
+        positive: which images show the class, (q,), at least one.
+        eleven_points: at recalls 0, 0.1, ..., 1, the rule of VOC up to 2009; else under the whole curve.
+    """
+    ranked = positive[np.argsort(scores, kind="stable")[::-1]]
+    hits = np.cumsum(ranked)
+    recall, precision = hits / hits[-1], hits / np.arange(1, len(hits) + 1)
+    precision = np.maximum.accumulate(precision[::-1])[::-1]  # the best at this recall or a higher one
+    if eleven_points:
+        first = np.searchsorted(recall, np.linspace(0, 1, 11) - 1e-9)
+        return float(precision[first].mean())
+    return float(precision[ranked].sum() / hits[-1])  # recall grows by one part at each hit
+
+
+def mean_average_precision(
+    scores: Floats, marks: Marks, *, ignore_difficult: bool, eleven_points: bool = False
+) -> tuple[float, list[float]]:
+    """MAP over the classes that some test image shows, and AP of each; NaN for a class that none does.
+
+    Args:
+        scores: (q, classes).
+        marks: (q, classes).
+        ignore_difficult: images that show a class only in a way that is difficult to see do not count for it (the
+            devkit's rule); else they count as not showing it (the published code's).
+        eleven_points: see `average_precision`.
+    """
+    precisions = []
+    for score, mark in zip(scores.T, marks.T, strict=True):
+        counted = mark != 0 if ignore_difficult else np.ones(len(mark), dtype=bool)
+        positive = mark[counted] == 1
+        precisions.append(average_precision(score[counted], positive, eleven_points) if positive.any() else np.nan)
+    return float(np.nanmean(precisions)), precisions
+
+
+def precisions(
+    scores: Floats, marks: Marks, classes: Sequence[str], eleven_points: bool
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """MAP as published and by the data set's own rule, and both for each class that some test image shows."""
+    rules = {
+        "map": mean_average_precision(scores, marks, ignore_difficult=False),
+        "map_devkit": mean_average_precision(scores, marks, ignore_difficult=True, eleven_points=eleven_points),
+    }
+    by_class = {
+        rule: {c: ap for c, ap in zip(classes, found, strict=True) if not np.isnan(ap)}
+        for rule, (_, found) in rules.items()
+    }
+    return {rule: mean for rule, (mean, _) in rules.items()}, by_class
+
+
+def accuracy(scores: Floats, classes: Sequence[str], truth: Sequence[str]) -> float:
+    """Share of images whose class has the highest score."""
+    return float((np.asarray(classes)[scores.argmax(axis=1)] == np.asarray(truth)).mean())

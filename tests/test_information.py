@@ -1,0 +1,111 @@
+"""Mutual information by nearest neighbours: against distributions whose information is known, and scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from sklearn.feature_selection import mutual_info_classif
+
+from protonce.evaluate.agreement import mutual_information, table
+from protonce.evaluate.information import ross
+
+
+def two_normals(distance):
+    """I between a fair label and a normal variable whose mean it moves by `distance`, by integration; nats."""
+
+    def density(x, mean):
+        return math.exp(-((x - mean) ** 2) / 2) / math.sqrt(2 * math.pi)
+
+    def term(x):
+        both = (density(x, 0) + density(x, distance)) / 2
+        return sum(d / 2 * math.log(d / both) for d in (density(x, 0), density(x, distance)) if d > 0)
+
+    return quad(term, -12, 12 + distance, limit=200)[0]
+
+
+@pytest.mark.parametrize("distance", [0.0, 1.0, 2.0, 6.0])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_normals_of_known_information(dim, distance):
+    """In two dimensions the distance lies along the diagonal: the information stays that of one."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 4000)
+    points = rng.normal(size=(4000, dim)) + labels[:, None] * distance / math.sqrt(dim)
+    assert ross(torch.from_numpy(points), labels) == pytest.approx(two_normals(distance), abs=0.05)
+
+
+def test_overlapping_boxes_by_hand():
+    """Uniform on [0, 1] and on [0.5, 1.5]: outside of the common half the label is certain: log 2 / 2."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, 4000)
+    points = rng.uniform(size=(4000, 1)) + 0.5 * labels[:, None]
+    assert ross(torch.from_numpy(points), labels) == pytest.approx(math.log(2) / 2, abs=0.05)
+
+
+def test_in_eight_dimensions_more_distance_is_more_information():
+    """Only the order, and that the estimate of what is certain falls short of the entropy, but not of half of it."""
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 4, 1500)
+    noise, centres = rng.normal(size=(1500, 8)), rng.normal(size=(4, 8))
+    found = [ross(torch.from_numpy(noise + d * centres[labels]), labels) for d in (0, 0.5, 1, 4)]
+    assert found == sorted(found)
+    assert abs(found[0]) < 0.05
+    assert math.log(4) / 2 < found[-1] < math.log(4) + 0.05
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_one_dimension_is_scikit_learns(k):
+    rng = np.random.default_rng(3)
+    points = rng.normal(size=(600, 1))
+    labels = (points[:, 0] + rng.normal(size=600) > 0).astype(int) + (points[:, 0] > 1)
+    labels[:2] = [3, 4]  # a label with one point is left out by both
+    expected = mutual_info_classif(points, labels, n_neighbors=k, random_state=0)[0]
+    assert ross(torch.from_numpy(points), labels, k) == pytest.approx(max(expected, 0), abs=1e-6)
+
+
+def test_points_at_few_places_are_counted():
+    """Prototypes: where the k-th distance is 0 the estimate is that of a discrete variable."""
+    rng = np.random.default_rng(4)
+    place = rng.integers(0, 20, 4000)
+    labels = (place // 4 + (rng.random(4000) < 0.3) * rng.integers(0, 5, 4000)) % 5
+    centroids = torch.randn(20, 16, generator=torch.Generator().manual_seed(0))
+    exact = mutual_information(table(place, labels))
+    assert ross(centroids[place], labels) == pytest.approx(exact, abs=0.02)
+    assert ross(centroids[place] * 1e-3 + 1000, labels) == pytest.approx(exact, abs=0.02)  # rounding does not part them
+    assert ross(centroids[place], rng.permutation(labels)) == pytest.approx(0, abs=0.03)
+
+
+def test_by_a_loop_over_its_definition():
+    """ψ(N) - ψ(N_x) + ψ(k) - ψ(m), point by point, with ties at distance 0 among the points."""
+    from scipy.special import digamma
+
+    rng = np.random.default_rng(5)
+    points = rng.integers(0, 4, (60, 2)).astype(float)
+    points[:30] += rng.normal(size=(30, 2))
+    labels = rng.integers(0, 3, 60)
+    labels[0] = 7  # alone
+    keep = [i for i in range(60) if (labels == labels[i]).sum() > 1]
+    terms = []
+    for i in keep:
+        distance = {j: math.dist(points[i], points[j]) for j in keep if j != i}
+        own = sorted(d for j, d in distance.items() if labels[j] == labels[i])
+        k = min(3, len(own))
+        radius = own[k - 1]
+        if radius == 0:
+            k, m = own.count(0) + 1, sum(d == 0 for d in distance.values()) + 1
+        else:
+            m = sum(d < radius for d in distance.values()) + 1
+        terms.append(digamma(len(keep)) - digamma(len(own) + 1) + digamma(k) - digamma(m))
+    assert ross(torch.from_numpy(points), labels) == pytest.approx(np.mean(terms), abs=1e-9)
+
+
+def test_in_blocks_it_is_the_same(monkeypatch):
+    from protonce.evaluate import information
+
+    rng = np.random.default_rng(6)
+    points, labels = torch.from_numpy(rng.normal(size=(200, 3))), rng.integers(0, 3, 200)
+    whole = ross(points, labels)
+    monkeypatch.setattr(information, "_BLOCK", 200 * 7)
+    assert ross(points, labels) == pytest.approx(whole, rel=1e-12)
+    assert ross(points[:2], np.array([0, 1])) == 0.0  # nothing to compare with

@@ -1,0 +1,114 @@
+"""Softmax regression and fine-tuning: against autograd, torch's SGD and scikit-learn."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from protonce.evaluate import linear, semisup
+from protonce.evaluate.frozen import Unchanged
+from protonce.evaluate.linear import Regression, Schedule
+
+
+def problem(n=300, seed=0, noise=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 4, (n,), generator=generator)
+    centres = torch.randn(4, 10, generator=torch.Generator().manual_seed(9))
+    return centres[codes] + noise * torch.randn(n, 10, generator=generator), codes
+
+
+def test_steps_are_those_of_torchs_sgd():
+    """Three regressions side by side are three of torch's linear layers, each at its own rate."""
+    x, codes = problem()
+    rates = torch.tensor([0.01, 0.1, 1.0])
+    ours = Regression.zero(3, 4, 10)
+    theirs = [nn.Linear(10, 4) for _ in rates]
+    for layer in theirs:
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    optimizers = [torch.optim.SGD(m.parameters(), r, momentum=0.9) for m, r in zip(theirs, rates.tolist(), strict=True)]
+    for rows in torch.arange(300).split(64):
+        ours.step(x[rows], codes[rows], rates)
+        for layer, optimizer in zip(theirs, optimizers, strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(layer(x[rows]), codes[rows]).backward()
+            optimizer.step()
+    for i, layer in enumerate(theirs):
+        torch.testing.assert_close(ours.weight[i], layer.weight.data, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(ours.logits(x)[:, i], layer(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_it_ends_where_logistic_regression_does():
+    (x, codes), (test, truth) = problem(noise=3), problem(seed=1, noise=3)
+    x, test = linear.standardise(x, test)
+    found = linear.fit(x, codes, 4, [0.3], Schedule(200, [0.6, 0.8], 0.1, 300), seed=0).logits(test)[:, 0]
+    theirs = LogisticRegression(C=1e6, max_iter=5000).fit(x.numpy(), codes.numpy())
+    assert linear.top(found, truth, 1) == pytest.approx(theirs.score(test.numpy(), truth.numpy()), abs=0.015)
+    probability = torch.from_numpy(theirs.predict_proba(test.numpy()))
+    assert (found.softmax(dim=1) - probability).abs().mean() < 0.03
+
+
+def test_the_rate_is_chosen_on_a_held_out_fifth():
+    """Each rate's accuracy is that of a classifier which never saw the fifth."""
+    x, codes = problem()
+    schedule = Schedule(5, [0.6], 0.1, 32)
+    found = linear.choose_rate(x, codes, 4, schedule, seed=3)
+    assert list(found) == list(linear.RATES)
+    held = linear.order(300, 3, 0, "linear held out")[:60]
+    rest = torch.tensor([i for i in linear.order(300, 3, 0, "linear held out").tolist() if i not in held.tolist()])
+    train, test = linear.standardise(x[rest], x[held])
+    alone = linear.fit(train, codes[rest], 4, [0.03], schedule, seed=3).logits(test)[:, 0]
+    assert found[0.03] == pytest.approx(linear.top(alone, codes[held], 1))
+    assert len(set(found.values())) > 1
+
+
+def test_rates_fall_as_the_paper_says():
+    imagenet, tuning = Schedule(100, [0.6, 0.8], 0.1, 256), Schedule(20, [0.6, 0.8], 0.2, 256)
+    assert [imagenet.rate(e) for e in (0, 59, 60, 79, 80, 99)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert [tuning.rate(e) for e in (11, 12, 15, 16, 19)] == pytest.approx([1, 0.2, 0.2, 0.04, 0.04])
+
+
+def test_top_by_hand():
+    logits = torch.tensor([[0.1, 0.9, 0.5], [3.0, 2.0, 1.0]])
+    assert linear.top(logits, torch.tensor([2, 0]), 1) == 0.5
+    assert linear.top(logits, torch.tensor([2, 0]), 2) == 1
+    assert linear.top(logits, torch.tensor([0, 2]), 5) == 1  # there are but three
+
+
+def test_a_backbone_that_learns_is_noticed():
+    layer = nn.BatchNorm1d(3)
+    with Unchanged(layer.eval()):
+        layer(torch.randn(8, 3))
+    with pytest.raises(AssertionError, match="have changed"), Unchanged(layer.train()):
+        layer(torch.randn(8, 3))
+
+
+def test_a_part_has_its_share_of_each_class():
+    codes = np.repeat([0, 1, 2], [200, 50, 3])
+    part = semisup.part_of(codes, 0.1, seed=0, number=0)
+    assert np.bincount(codes[part]).tolist() == [20, 5, 1]  # at least one of each
+    assert (np.sort(part) == part).all()
+    assert not np.array_equal(part, semisup.part_of(codes, 0.1, seed=0, number=1))
+    assert len(semisup.part_of(codes, 1.0, 0, 0)) == 253
+
+
+def test_fine_tuning_learns_and_leaves_the_encoder_alone(trained, photos):
+    from protonce.data.sources import open_source
+    from protonce.data.views import CropViews
+    from protonce.features import extract
+
+    source = open_source(photos)
+    codes = torch.tensor([int(label[-1]) for label in source.labels])
+    encoder = trained.encoders[0]
+    settings = {"schedule": Schedule(30, [0.6, 0.8], 0.2, 16), "lr": 0.05, "classifier_lr": 1.0, "weight_decay": 5e-4}
+    loader = trained.loader(source, views=CropViews(trained.settings))
+    with Unchanged(encoder):
+        model = semisup.fine_tune(encoder, loader, codes, 3, seed=0, **settings)
+        again = semisup.fine_tune(encoder, loader, codes, 3, seed=0, **settings)
+    assert linear.top(extract(model, trained.loader(source)), codes, 1) > 0.8
+    for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    pairs = zip(model.encoder.backbone.parameters(), encoder.backbone.parameters(), strict=True)
+    assert not any(torch.equal(a, b) for a, b in pairs)

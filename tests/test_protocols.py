@@ -1,0 +1,360 @@
+"""`protonce evaluate RUN PROTOCOL`: every protocol on a run, what is kept, what goes on, and what is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.svm import LinearSVC
+
+from conftest import stripes
+from protonce.cli import main
+from protonce.data.sources import open_source
+from protonce.errors import UserError
+from protonce.evaluate import frozen, knn, linear, lowshot, protocols, semisup, svm
+from protonce.evaluate.options import PROTOCOLS
+from protonce.evaluate.protocols import evaluate
+from protonce.run import load
+
+QUICK = {
+    "knn": {},
+    "linear": {"epochs": 5},
+    "lowshot": {"shots": [1, 4], "draws": 2},
+    "semisup": {"shares": [0.1], "draws": 1, "epochs": 2},
+    "clustering": {"starts": 2},
+    "information": {},
+}
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """Thirty test images in the classes of `photos`."""
+    folder = tmp_path_factory.mktemp("others")
+    rng = np.random.default_rng(1)
+    for slope in range(3):
+        (folder / f"slope{slope}").mkdir()
+        for i in range(10):
+            Image.fromarray(stripes(rng, slope)).save(folder / f"slope{slope}" / f"{i:02d}.png")
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """The trained run, in a folder of the test's own."""
+    shutil.copytree(trained.path, tmp_path / "run")
+    return load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("protocol", list(PROTOCOLS))
+def test_every_protocol_keeps_its_result(protocol, run, others, capsys):
+    test = {} if protocol == "information" else {"test": str(others)}
+    result = evaluate(run, protocol, name="a", **test, **QUICK[protocol])
+    kept = json.loads((run.path / "evaluations" / f"{protocol}-a.json").read_text())
+    assert kept == result
+    assert kept.keys() - {"details"} == {"protocol", "metrics", "settings", "features", "data"}
+    assert kept["settings"]["seed"] == 0
+    assert kept["data"]["train"]["images"] == 48
+    printed = capsys.readouterr().out
+    for metric, value in result["metrics"].items():
+        number = value["mean"] if isinstance(value, dict) else value
+        assert np.isfinite(number)
+        assert f"{number:.3f}" in printed, metric
+    assert not list((run.path / "evaluations").glob(".*"))  # no draft is left
+    assert evaluate(run, protocol, name="a", quiet=True, **test, **QUICK[protocol]) == result
+    assert capsys.readouterr().out == ""
+
+
+def test_stripes_are_told_apart(run, others):
+    """The numbers mean something: stripes of three directions, from few images and by fine-tuning on all."""
+    few = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[8], draws=3)["metrics"]["accuracy@8"]
+    assert few["mean"] > 0.5
+    assert few["std"] == pytest.approx(np.std(few["runs"], ddof=1))
+    tuned = evaluate(run, "semisup", test=str(others), quiet=True, shares=[1.0], draws=1, epochs=40, lr=0.05)
+    assert tuned["metrics"]["top1@100%"]["mean"] > 0.8
+    assert tuned["metrics"]["top5@100%"]["mean"] == 1  # there are but three
+
+
+def test_knn_neighbours_are_chosen_without_the_test_images(run, others):
+    """By leave-one-out over the training images: a loop over them, in both spaces."""
+    result = evaluate(run, "knn", test=str(others), quiet=True)
+    source = run.source()
+    backbone, query, bank = frozen.frozen(run, source, ("backbone", "query", "momentum"), protocols.Steps(quiet=True))
+    codes = np.array([int(label[-1]) for label in source.labels])
+    for metric, known, asking in (("accuracy", backbone, backbone), ("momentum_accuracy", bank, query)):
+        known, asking = (torch.nn.functional.normalize(x, dim=1).numpy() for x in (known, asking))
+        right = {}
+        for k in (1, 5, 10, 20):
+            hits = 0
+            for i in range(48):
+                similarity = asking[i] @ known.T
+                nearest = [j for j in np.argsort(-similarity) if j != i][:k]
+                votes = np.zeros(3)
+                for j in nearest:
+                    votes[codes[j]] += np.exp(similarity[j] / 0.1)
+                hits += votes.argmax() == codes[i]
+            right[k] = hits / 48
+        found = knn.choose_k(torch.from_numpy(known), torch.from_numpy(asking), source.labels, 0.1, np.arange(48))
+        assert found == pytest.approx(right)
+        assert result["settings"][f"neighbours of {metric}"] == knn.best_k(right)
+
+
+def test_neighbours_in_blocks_are_all_neighbours(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    bank, queries = torch.randn(50, 8, generator=generator), torch.randn(17, 8, generator=generator)
+    whole = knn.neighbours(bank, queries, 5)
+    monkeypatch.setattr(knn, "_BLOCK", 120)
+    parts = knn.neighbours(bank, queries, 5)
+    torch.testing.assert_close(parts[0], whole[0])
+    assert torch.equal(parts[1], whole[1])
+
+
+def test_features_are_computed_once(run, others, monkeypatch):
+    first = evaluate(run, "knn", test=str(others), quiet=True)
+    count = len(list((run.path / "features").iterdir()))
+    assert count == 5  # of the training images three kinds, of the test images two
+    monkeypatch.setattr(frozen, "_compute", None)
+    assert evaluate(load(run.path), "knn", test=str(others), quiet=True) == first
+    evaluate(run, "lowshot", test=str(others), quiet=True, **QUICK["lowshot"])  # the backbone's, from the same files
+
+
+def test_kept_features_are_the_encoders(run, others):
+    source, steps = open_source(str(others)), protocols.Steps(quiet=True)
+    kinds = ("momentum", "backbone", "query")
+    fresh = frozen.frozen(run, source, kinds, steps)
+    loader = run.loader(source)
+    expected = [run.embeddings(loader), run.features(loader)]
+    again = frozen.frozen(load(run.path), source, kinds, steps)
+    for i in range(3):
+        assert torch.equal(again[i], fresh[i])
+    for ours, theirs in zip(fresh[:2], expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    # Other images, or the same in another order, are other features.
+    turned = source.subset(np.arange(len(source))[::-1].copy())
+    (backward,) = frozen.frozen(run, turned, ("backbone",), steps)
+    torch.testing.assert_close(backward.flip(0), fresh[1])
+    # Other weights too.
+    state = run.path / "encoder.safetensors"
+    state.write_bytes(state.read_bytes()[:-4] + b"\0\0\0\0")
+    assert frozen._path(load(run.path), source, "backbone") != frozen._path(run, source, "backbone")
+
+
+@pytest.mark.parametrize(("protocol", "module"), [("lowshot", lowshot), ("semisup", semisup)])
+def test_finished_draws_are_not_lost(protocol, module, run, others, monkeypatch):
+    """Interrupted in the third draw: the first two are not made again, and the result is that of one go."""
+    options = {"draws": 4, **({"shots": [2]} if protocol == "lowshot" else {"shares": [0.2], "epochs": 1})}
+    whole = evaluate(run, protocol, test=str(others), quiet=True, name="whole", **options)
+    score, made = module._score, []
+
+    def until_the_third(*arguments):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(1)
+        return score(*arguments)
+
+    monkeypatch.setattr(module, "_score", until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(run, protocol, test=str(others), quiet=True, **options)
+    assert not (run.path / "evaluations" / f"{protocol}.json").exists()
+    made.clear()
+    monkeypatch.setattr(module, "_score", lambda *a: (made.append(1), score(*a))[1])
+    assert evaluate(run, protocol, test=str(others), quiet=True, **options)["metrics"] == whole["metrics"]
+    assert len(made) == 2
+    made.clear()
+    evaluate(run, protocol, test=str(others), quiet=True, **{**options, "seed": 1})  # other options: nothing to go on
+    assert len(made) == 4
+
+
+def test_augmented_views_are_the_papers_way(run, others, monkeypatch):
+    """Another crop in each epoch, a frozen backbone, and after an interruption the same classifier."""
+    options = {"views": "augmented", "epochs": 4, "lr": 0.5, "batch_size": 16}
+    whole = evaluate(run, "linear", test=str(others), quiet=True, name="whole", **options)
+    assert whole["settings"]["lr"] == 0.5
+    step, steps = linear.Regression.step, []
+
+    def until_the_third_epoch(self, x, codes, rates):
+        if len(steps) == 7:
+            raise KeyboardInterrupt
+        steps.append(x.clone())
+        step(self, x, codes, rates)
+
+    monkeypatch.setattr(linear.Regression, "step", until_the_third_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(run, "linear", test=str(others), quiet=True, **options)
+    order = [linear.order(48, 0, epoch).tolist().index(0) for epoch in range(2)]
+    first, second = (torch.cat(steps[3 * e : 3 * e + 3])[at] for e, at in enumerate(order))
+    assert not torch.allclose(first, second)  # the same image in two epochs
+    steps.clear()
+    monkeypatch.setattr(linear.Regression, "step", lambda *a: (steps.append(1), step(*a))[1])
+    assert evaluate(run, "linear", test=str(others), quiet=True, **options) == whole
+    assert len(steps) == 2 * 3
+
+
+def test_the_papers_settings_are_the_defaults(run, monkeypatch):
+    """ImageNet: 100 epochs at 10; Places205: 40 at 0.3, its feature map pooled to 2 x 2."""
+    seen = {}
+
+    def note(task, schedule, rate, cells):
+        seen.update(schedule=schedule, rate=rate, cells=cells)
+        return torch.zeros(len(task.test), 3)
+
+    monkeypatch.setattr(linear, "_augmented", note)
+    photos = run.source()
+    for spec, epochs, rate, cells in (("ImageNet:x", 100, 10.0, 1), ("Places205:x", 40, 0.3, 2)):
+        photos.spec = spec
+        task = protocols.Task(run, photos, photos, PROTOCOLS["linear"](), protocols.Steps(quiet=True), None)
+        linear.protocol(task)
+        assert (seen["schedule"].epochs, seen["rate"], seen["cells"]) == (epochs, rate, cells)
+        assert seen["schedule"].batch_size == 256
+    tuning = PROTOCOLS["semisup"]()
+    assert (tuning.epochs, tuning.lr, tuning.batch_size, tuning.weight_decay) == (20, 0.01, 256, 0.0005)
+
+
+def test_cells_of_the_feature_map(run, others):
+    """One cell is the pooled feature; the mean of four cells is it again."""
+    loader = run.loader(open_source(str(others)))
+    (samples,) = loader.plain(30)
+    views, encoder = loader.views.plain(samples), run.encoders[0]
+    with torch.no_grad():
+        one, four = (linear.pooled_features(encoder, views, cells) for cells in (1, 2))
+    assert four.shape == (30, 4 * one.shape[1])
+    torch.testing.assert_close(four.view(30, -1, 4).mean(dim=2), one, atol=1e-5, rtol=1e-4)
+    evaluate(run, "linear", test=str(others), quiet=True, views="augmented", epochs=1, cells=2)
+    with pytest.raises(UserError, match="--cells 2 needs --views augmented"):
+        evaluate(run, "linear", test=str(others), quiet=True, cells=2)
+
+
+# The paper's data sets, as they come
+
+
+@pytest.fixture
+def voc(tmp_path):
+    """VOC's layout: images of one or two directions, some of which are difficult to see."""
+    root = tmp_path / "VOCdevkit" / "VOC2007"
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / folder).mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for split, n in (("trainval", 24), ("test", 12)):
+        keys = [f"{split[:2]}{i:03d}" for i in range(n)]
+        (root / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{key}\n" for key in keys))
+        for i, key in enumerate(keys):
+            shown = {"cat": i % 2 == 0, "dog": i % 3 == 0, "sofa": i % 2 == 1}
+            picture = sum(stripes(rng, s).astype(int) for s, yes in enumerate(shown.values()) if yes)
+            Image.fromarray((picture // sum(shown.values())).astype(np.uint8)).save(root / "JPEGImages" / f"{key}.jpg")
+            objects = "".join(
+                f"<object><name>{name}</name><difficult>{int(name == 'dog' and i == 0)}</difficult></object>"
+                for name, yes in shown.items()
+                if yes
+            )
+            (root / "Annotations" / f"{key}.xml").write_text(f"<annotation>{objects}</annotation>")
+    return tmp_path
+
+
+def test_voc_has_several_classes_an_image(voc):
+    train, test = (open_source(f"VOC2007:{voc}", part) for part in ("train", "test"))
+    assert (len(train), len(test)) == (24, 12)
+    assert train.labels is None
+    marks = train.marks
+    assert len(marks.classes) == 20
+    assert marks.eleven_points
+    assert marks.values[:4, marks.classes.index("dog")].tolist() == [0, -1, -1, 1]  # the first is difficult to see
+    assert (marks.values[:, marks.classes.index("person")] == -1).all()
+    assert train.subset(np.array([3, 0])).marks.values[:, marks.classes.index("dog")].tolist() == [1, 0]
+    assert len(open_source(f"VOC2007@test:{voc}", "train")) == 12
+    assert len(open_source(f"VOC2007:{voc / 'VOCdevkit' / 'VOC2007'}")) == 24
+
+
+def test_linear_and_lowshot_of_several_classes(run, voc):
+    """One SVM a class; AP of the scores that the same machine, trained here, gives."""
+    spec = f"VOC2007:{voc}"
+    with pytest.raises(UserError, match=r"all or none of the images .* show aeroplane"):
+        evaluate(run, "linear", train=spec, quiet=True)
+    for name in ("cat", "dog", "sofa"):  # a data set of its own classes
+        for file in (voc / "VOCdevkit" / "VOC2007" / "Annotations").iterdir():
+            file.write_text(file.read_text().replace(f">{name}<", f">my {name}<"))
+    result = evaluate(run, "linear", train=spec, quiet=True)
+    source, test = open_source(spec), open_source(spec, "test")
+    train_x, test_x = (svm.unit(run.features(run.loader(s)).numpy()) for s in (source, test))
+    column = test.marks.values[:, 1]
+    machine = LinearSVC(C=0.5, class_weight={True: 2, False: 1}, random_state=0, max_iter=2000)
+    scores = machine.fit(train_x, source.marks.values[:, 1] == 1).decision_function(test_x)
+    assert result["details"]["map"]["my dog"] == pytest.approx(svm.average_precision(scores, column == 1))
+    kept = column != 0
+    assert kept.sum() == 11
+    ignored = svm.average_precision(scores[kept], column[kept] == 1, eleven_points=True)
+    assert result["details"]["map_devkit"]["my dog"] == pytest.approx(ignored)
+    few = evaluate(run, "lowshot", train=spec, quiet=True, shots=[2], draws=2)["metrics"]
+    assert few.keys() == {"map@2", "map_devkit@2"}
+    for protocol in ("knn", "clustering", "semisup", "information"):
+        with pytest.raises(UserError, match="may show several classes"):
+            evaluate(run, protocol, train=spec, quiet=True)
+
+
+def test_places_and_imagenet_as_they_come(run, photos, tmp_path):
+    images = tmp_path / "places" / "images256"
+    shutil.copytree(photos, images / "s")
+    names = sorted(p.relative_to(images).as_posix() for p in images.rglob("*.png"))
+    lists = tmp_path / "places" / "trainvalsplit_places205"
+    lists.mkdir()
+    for file, part in (("train_places205.csv", names[::2]), ("val_places205.csv", names[1::2])):
+        (lists / file).write_text("".join(f"{name} {int(name[7])}\n" for name in part))
+    train, test = (open_source(f"Places205:{tmp_path / 'places'}", part) for part in ("train", "test"))
+    assert (len(train), len(test)) == (24, 24)
+    assert set(train.labels) == {"s/slope0", "s/slope1", "s/slope2"}
+    for split in ("train", "val"):
+        shutil.copytree(photos, tmp_path / "imagenet" / split)
+    train, test = (open_source(f"ImageNet:{tmp_path / 'imagenet'}", part) for part in ("train", "test"))
+    assert set(train.labels) == set(test.labels) == {"slope0", "slope1", "slope2"}
+    assert train.files[0] != test.files[0]
+    result = evaluate(run, "linear", train=f"Places205:{tmp_path / 'places'}", quiet=True, epochs=1)
+    assert result["settings"]["views"] == "augmented"
+    assert result["settings"]["cells"] == 2
+
+
+# What is refused: one sentence, exit code 2, nothing half-written
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "sentence"),
+    [
+        (None, ["knn", "--train", "PHOTOS/slope0"], "has no labels"),
+        ("one class", ["linear", "--train", "MADE"], "has one class, only; there must be at least two"),
+        (None, ["lowshot", "--shots", "1,64"], "are to be drawn; ask for --shots 1"),
+        ("new class", ["semisup", "--test", "MADE"], "class slope9 of .* has no training image"),
+        (None, ["knn", "--test", "PHOTOS"], "48 files are among the training and the test images"),
+        ("some labels", ["knn", "--train", "MADE/t.csv"], "1 images of .* have no label"),
+        (None, ["knn", "--neighbours", "0"], "neighbours is 0; it must be at least 1"),
+        (None, ["linear", "--views", "upside-down"], "views is 'upside-down'; it takes auto or augmented or cached"),
+        (None, ["quiz"], "invalid choice: 'quiz'"),
+        (None, ["knn", "--shots", "1"], "unrecognized arguments: --shots"),
+        (None, ["knn", "--train", "VOC2007:PHOTOS"], "is not laid out as VOC"),
+        (None, ["knn", "--train", "Places205:PHOTOS"], "has no train_places205.csv"),
+        (None, ["knn", "--train", "ImageNet:PHOTOS"], "has no folder train"),
+        (None, ["knn", "--name", "../x"], "signs that no file name should"),
+    ],
+)
+def test_bad_input(make, arguments, sentence, run, photos, tmp_path, capsys):
+    import re
+
+    made = tmp_path / "made"
+    if make == "one class":
+        shutil.copytree(photos / "slope0", made / "only")
+        (made / "table.csv").write_text("path,label\n" + "".join(f"only/{i:02d}.png,only\n" for i in range(9)))
+        arguments = [a.replace("MADE", "MADE/table.csv") for a in arguments]
+    elif make == "new class":
+        for slope in range(2):
+            shutil.copytree(photos / f"slope{slope}", made / f"slope{slope}")
+        shutil.copytree(photos / "slope2", made / "slope9")
+    elif make == "some labels":
+        made.mkdir()
+        shutil.copytree(photos, made / "p")
+        rows = [f"p/slope{s}/{i:02d}.png,slope{s}\n" for s in range(3) for i in range(8)]
+        (made / "t.csv").write_text("path,label\n" + "".join(rows) + "p/slope0/09.png,\n")
+    before = sorted(run.path.rglob("*"))
+    arguments = [a.replace("PHOTOS", str(photos)).replace("MADE", str(made)) for a in arguments]
+    assert main(["evaluate", str(run.path), *arguments]) == 2
+    said = capsys.readouterr().err
+    assert re.search(sentence, said), said
+    assert said.count("\n") == 1
+    assert sorted(run.path.rglob("*")) == before

@@ -1,0 +1,110 @@
+"""SVMs and average precision: against scikit-learn, by hand, and with objects that are difficult to see."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
+from sklearn.svm import LinearSVC
+
+from protonce.errors import UserError
+from protonce.evaluate import lowshot, svm
+
+
+def points(n=120, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, classes, n)
+    centres = np.random.default_rng(9).normal(size=(classes, 6))
+    return svm.unit(centres[codes] + rng.normal(size=(n, 6))), codes, codes[:, None] == np.arange(classes)
+
+
+def test_one_machine_a_class_is_scikit_learns():
+    """Positives weighing twice is the same as seeing each twice; the highest score is the class."""
+    train, codes, marks = points()
+    test, truth, _ = points(seed=1)
+    scores, costs = svm.decisions(train, marks, test)
+    assert costs == [0.5] * 3
+    for c in range(3):
+        twice = np.concatenate([train, train[codes == c]]), np.concatenate([marks[:, c], marks[codes == c, c]])
+        theirs = LinearSVC(C=0.5, random_state=1, max_iter=100_000, tol=1e-8).fit(*twice)
+        np.testing.assert_allclose(scores[:, c], theirs.decision_function(test), atol=2e-3)
+    names = ["a", "b", "c"]
+    expected = np.mean([names[row.argmax()] == names[t] for row, t in zip(scores, truth, strict=True)])
+    assert svm.accuracy(scores, names, [names[t] for t in truth]) == pytest.approx(expected)
+    assert 0.5 < expected < 1
+
+
+def test_cross_validation_takes_a_cost_that_does_best():
+    train, _, marks = points()
+    positive = marks[:, 0]
+    fold = np.empty(len(positive), dtype=int)
+    fold[positive], fold[~positive] = np.arange(positive.sum()) % 3, np.arange((~positive).sum()) % 3
+    by_cost = {}
+    for cost in svm.COSTS:
+        found = []
+        for f in range(3):
+            scores = svm.decision(train[fold != f], positive[fold != f], train[fold == f], cost)
+            found.append(svm.average_precision(scores, positive[fold == f]))
+        by_cost[cost] = np.mean(found)
+    chosen = svm.best_cost(train, positive)
+    assert by_cost[chosen] == max(by_cost.values())
+    assert svm.decisions(train, marks, train, None)[1][0] == chosen
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_precision_never_rises_with_recall(seed):
+    """By a loop over its definition: at each hit the best precision from there on. Never below scikit-learn's."""
+    rng = np.random.default_rng(seed)
+    scores, positive = rng.normal(size=40), rng.random(40) < 0.3
+    ranked = positive[np.argsort(-scores)]
+    precision = [ranked[: i + 1].mean() for i in range(40)]
+    expected = np.mean([max(precision[i:]) for i in range(40) if ranked[i]])
+    assert svm.average_precision(scores, positive) == pytest.approx(expected)
+    assert expected >= average_precision_score(positive, scores) - 1e-12
+    recall = np.cumsum(ranked) / ranked.sum()
+    eleven = [max(p for p, r in zip(precision, recall, strict=True) if r >= t / 10 - 1e-9) for t in range(11)]
+    assert svm.average_precision(scores, positive, eleven_points=True) == pytest.approx(np.mean(eleven))
+
+
+def test_what_is_difficult_to_see():
+    """Ranked: yes, difficult, yes, no. Ignored: both hits first, AP 1. As published, a miss: (1 + 2/3) / 2."""
+    scores, marks = np.array([[4.0], [3.0], [2.0], [1.0]]), np.array([[1], [0], [1], [-1]], dtype=np.int8)
+    assert svm.mean_average_precision(scores, marks, ignore_difficult=True)[0] == pytest.approx(1)
+    assert svm.mean_average_precision(scores, marks, ignore_difficult=False)[0] == pytest.approx(5 / 6)
+    # By eleven points as published: recall up to 0.5 at precision 1 (six points), then 2/3 (five).
+    eleven = svm.mean_average_precision(scores, marks, ignore_difficult=False, eleven_points=True)[0]
+    assert eleven == pytest.approx((6 + 5 * 2 / 3) / 11)
+
+
+def test_a_class_that_no_test_image_shows_does_not_count():
+    scores, marks = np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([[1, -1], [-1, -1]], dtype=np.int8)
+    means, by_class = svm.precisions(scores, marks, ["cat", "dog"], eleven_points=False)
+    assert means == {"map": 1.0, "map_devkit": 1.0}
+    assert by_class["map"] == {"cat": 1.0}
+
+
+def test_draws_are_k_of_each_class_and_independent():
+    marks = np.zeros((40, 2), dtype=bool)
+    marks[:25, 0] = marks[20:, 1] = True  # five images show both
+    drawn = [lowshot.draw(marks, 3, seed=0, number=i) for i in range(5)]
+    for chosen in drawn:
+        assert len(chosen) == 6
+        assert marks[chosen[:3], 0].all()
+        assert marks[chosen[3:], 1].all()
+        assert len(set(chosen[:3])) == len(set(chosen[3:])) == 3
+    assert len({tuple(chosen) for chosen in drawn}) == 5
+    assert (lowshot.draw(marks, 3, seed=0, number=1) == drawn[1]).all()
+
+
+def test_too_few_images_of_a_class():
+    marks = np.array([[True, False]] * 9 + [[False, True]] * 3)
+    lowshot.check_shots(marks, ["cat", "dog"], [1, 2], "photos")
+    with pytest.raises(
+        UserError, match="class dog has 3 images in photos, and 16 are to be drawn; ask for --shots 1,2"
+    ):
+        lowshot.check_shots(marks, ["cat", "dog"], [1, 2, 16], "photos")
+
+
+def test_class_means_by_hand():
+    train = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    marks = np.array([[True, False], [True, False], [False, True]])
+    scores = lowshot.class_means(train, marks, np.array([[0.0, 1.0], [-1.0, 0.0]]))
+    np.testing.assert_allclose(scores, [[-0.5, -2.0], [-2.5, 0.0]])  # the means are (1/2, 1/2) and (-1, 0)
