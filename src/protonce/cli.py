@@ -21,6 +21,11 @@ DATA = (
     "Places205, VOC2007, VOC2012 or a data set of torchvision"
 )
 MAIN_SETTINGS = ("epochs", "seed", "limit", "init")
+ENCODER_SETTINGS = (  # what may be said of an encoder from elsewhere
+    *("backbone", "width", "stem", "head", "dim", "image_size", "plain_resize", "mean", "std"),
+    *("seed", "limit", "clusters", "device", "workers"),
+)
+FEW = 5  # names of tensors that are printed
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,6 +100,24 @@ def evaluate(options: argparse.Namespace) -> None:
     evaluate(load(options.run), options.protocol, train=options.train, test=options.test, name=options.name, **chosen)
 
 
+def import_(options: argparse.Namespace) -> None:
+    """Make a run folder of an encoder from elsewhere, or of one before training, for every other command."""
+    from protonce.importing import import_encoder
+    from protonce.run import load
+
+    chosen = _chosen(Settings, options)
+    like = load(options.like) if options.like else None
+    run, found = import_encoder(options.file, options.out, data=options.data, like=like, **chosen)
+    s = run.settings
+    print(f"{run.path} holds {s.backbone} with head {s.head}, {s.dim} dimensions, for views of {s.image_size} pixels")
+    if options.file == "untrained":
+        return
+    for what, names in (("used", found.used), ("missing, and new", found.missing), ("left over", found.left_over)):
+        print(f"{what}: {_some(names)}")
+    if len(found.used) + len(found.left_over) > FEW:
+        print(f"every name stands in {run.path / 'import.json'}")
+
+
 def report(options: argparse.Namespace) -> None:
     """Write RUN/report.html: clusters, map, curves and evaluations on one page that opens from the disk."""
     from protonce.report.page import write_report
@@ -118,6 +141,12 @@ def _chosen(fields: type[Checked], options: argparse.Namespace) -> dict[str, Any
     return {name: getattr(options, name) for name in fields.names() if hasattr(options, name)}
 
 
+def _some(names: Sequence[str]) -> str:
+    """So many tensors, and as many of their names as can be read at a glance."""
+    shown = ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
+    return f"{len(names)} tensors" + (f" ({shown})" if names else "")
+
+
 def _new_run(data: str) -> Path:
     """A run folder that does not exist yet, named after the data."""
     name = Path(data).resolve().stem
@@ -131,7 +160,7 @@ def _parser() -> Parser:
 
     def add(command: Callable[[argparse.Namespace], None], usage: str | None = None) -> argparse.ArgumentParser:
         text = command.__doc__ or ""
-        added = commands.add_parser(command.__name__, help=text, description=text, usage=usage)
+        added = commands.add_parser(command.__name__.strip("_"), help=text, description=text, usage=usage)
         added.set_defaults(command=command)
         return added
 
@@ -160,6 +189,19 @@ def _parser() -> Parser:
     sub = add(evaluate)
     sub.add_argument("run", metavar="RUN", help="a run folder")
     _add_protocols(sub)
+
+    sub = add(
+        import_, "protonce import FILE --out RUN [--data DATA] [--like RUN] [--backbone NAME] [--SETTING VALUE ...]"
+    )
+    sub.add_argument(
+        "file",
+        metavar="FILE",
+        help="a checkpoint of the published PCL or MoCo, weights of torchvision or timm, timm:NAME, or `untrained`",
+    )
+    sub.add_argument("--out", type=Path, required=True, metavar="RUN", help="new run folder to write")
+    sub.add_argument("--data", metavar="DATA", help=f"{DATA}: for prototypes, without which there are no clusters")
+    sub.add_argument("--like", metavar="RUN", help="take architecture and preparation of images from this run")
+    _add_fields(sub, Settings, ENCODER_SETTINGS)
 
     where = "the images the run was trained on, if they are no longer where they were"
     sub = add(report)

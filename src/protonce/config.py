@@ -63,7 +63,9 @@ class Settings(Checked):
     stem: Literal["auto", "standard", "small"] = setting(
         "auto", "standard; or small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
     )
-    head: Literal["linear", "mlp"] = setting("mlp", "projection head: linear (v1) or mlp (v2)")
+    head: Literal["linear", "mlp", "none"] = setting(
+        "mlp", "projection head: linear (v1) or mlp (v2); none, for imported encoders that have no other"
+    )
     dim: int = setting(128, "dimensions of the embedding", least=2)
     bn_splits: int | Auto = setting("auto", "sub-batches for batch norm, against leaks between views", least=1)
     init: str = setting("", "start from a run folder, a weights file, or timm:NAME")

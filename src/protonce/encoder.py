@@ -23,7 +23,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.feature_dim = feature_dim
-        self.head: nn.Module = nn.Linear(feature_dim, dim)  # v1
+        self.dim = feature_dim if head == "none" else dim
+        self.head: nn.Module = nn.Identity() if head == "none" else nn.Linear(feature_dim, dim)  # v1
         if head == "mlp":  # v2
             self.head = nn.Sequential(
                 nn.Linear(feature_dim, feature_dim), nn.ReLU(inplace=True), nn.Linear(feature_dim, dim)
@@ -68,7 +69,7 @@ def build(settings: Resolved, backbone: nn.Module | None = None, example: Tensor
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(randomness.key(settings.seed, "weights"))
         if backbone is None:
-            backbone = _timm_backbone(settings)
+            backbone = timm_backbone(settings)
             example = torch.zeros(2, 3, settings.image_size, settings.image_size)
         assert example is not None, "an own backbone comes with an example of its views"
         feature_dim = _feature_dim(backbone, example)
@@ -127,7 +128,12 @@ def batch_norms(encoder: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     return [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
-def _timm_backbone(settings: Resolved) -> nn.Module:
+def timm_backbone(settings: Resolved) -> nn.Module:
+    """A new backbone of timm, (B, 3, s, s) to (B, D).
+
+    Raises:
+        UserError: timm has none of this name, or not for such images.
+    """
     name = settings.backbone
     if not timm.is_model(name):
         close = get_close_matches(name, timm.list_models(), n=3)

@@ -58,7 +58,7 @@ def prepare(
         settings = {**previous.config["asked"], **_decided(previous), **settings}
     # Checked before the data is looked at; a recipe that is yet to be chosen says nothing of what is needed here.
     given = Settings.from_mapping({**(read_recipe(recipe) if recipe else {}), **settings}, "protonce")
-    device = _device(given.device)
+    device = find_device(given.device)
     if isinstance(data, str | Path) and data != "builtin":
         reporter.say(f"looking at the images of {data}")
     known = previous.images[0] if previous is not None else None
@@ -73,7 +73,9 @@ def prepare(
     # Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
     brought = weights.architecture(given.init)
     asked = Settings.from_mapping({**read_recipe(recipe), **brought, **settings}, "protonce")
-    resolved = resolve(asked, size, _machine(device, ranks))
+    resolved = resolve(asked, size, look_at_machine(device, ranks))
+    if resolved.head == "none":
+        raise UserError("head is none, which is for imported encoders; train with linear or mlp")
     if resolved.device == "cpu" and resolved.precision == "16":
         raise UserError("precision 16 needs a GPU; on a CPU choose 32")
     if resolved.kmeans_engine == "faiss" and importlib.util.find_spec("faiss") is None:
@@ -98,7 +100,10 @@ def _previous(out: Path, resume: bool) -> Run | None:
         raise UserError(f"{out} is not empty; choose a new folder, or --resume to continue the run in it")
     if run.hardly_begun(out):
         return None
-    return Run(out)
+    previous = Run(out)
+    if previous.imported:
+        raise UserError(f"{out} holds an imported encoder; train a new run from it with --init {out}")
+    return previous
 
 
 def _decided(previous: Run) -> dict[str, object]:
@@ -150,7 +155,7 @@ def _check_ranks(ranks: Ranks, resolved: Resolved) -> None:
         )
 
 
-def _device(asked: str) -> str:
+def find_device(asked: str) -> str:
     """The device that is asked for, or the best there is."""
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if asked == "auto":
@@ -160,7 +165,8 @@ def _device(asked: str) -> str:
     return asked
 
 
-def _machine(device: str, ranks: Ranks) -> Machine:
+def look_at_machine(device: str, ranks: Ranks) -> Machine:
+    """What this machine can do, with several processes on it for each of them."""
     return Machine(
         device=device,
         bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),

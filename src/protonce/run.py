@@ -45,7 +45,7 @@ class Embedding:
 
     names: list[str]
     features: NDArray[np.float32]  # (n, D) pooled features of the query encoder's backbone
-    prototypes: list[NDArray[np.int64]]  # for each granularity the nearest prototype, (n,)
+    prototypes: list[NDArray[np.int64]]  # for each granularity the nearest prototype, (n,); none: the run has none
     distances: list[NDArray[np.float32]]  # and the cosine distance to it, (n,)
 
 
@@ -68,6 +68,11 @@ class Run:
     def finished(self) -> bool:
         """Whether training has ended and left an encoder."""
         return (self.path / "encoder.safetensors").exists()
+
+    @property
+    def imported(self) -> str:
+        """The file the encoder was imported from; empty: it was trained here."""
+        return str(self.config.get("imported", ""))
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -161,6 +166,8 @@ class Run:
 
     def _prototype_arrays(self) -> dict[str, NDArray[Any]]:
         path = self.path / "prototypes.npz"
+        if not path.exists() and self.imported:
+            raise UserError(f"{self.path} was imported without images, so it has no prototypes; import it with --data")
         if not path.exists():
             raise UserError(f"the run {self.path} has not ended; continue it with --resume")
         with np.load(path) as file:
@@ -190,6 +197,10 @@ class Run:
             UserError: they were given in Python, or are no longer there or no longer what they were.
         """
         before = self.config["data"]
+        if self.imported and not before["source"]:
+            raise UserError(
+                f"{self.path} was imported without images; name some with --train, or import it with --data"
+            )
         if data is None:
             data = str(before["source"])
             if data != "builtin" and named.parse(data) is None and not Path(data).exists():
@@ -231,7 +242,7 @@ class Run:
         # One pass for both, so that every image is decoded once.
         both = extract(lambda x: torch.cat([query.features(x), twin(x)], dim=1), loader)  # (n, D + dim)
         features, embeddings = both.split([query.feature_dim, self.settings.dim], dim=1)
-        assigned = self._assign(embeddings)
+        assigned = self._assign(embeddings) if self.has_prototypes else []
         return Embedding(
             names=loader.source.names,
             features=features.contiguous().numpy(),
@@ -268,23 +279,26 @@ def alone(path: Path) -> Iterator[None]:
 
 def create(
     path: Path,
-    source: Source,
+    source: Source | None,
     recipe: str | None,
     asked: Settings,
     resolved: Resolved,
     own: Mapping[str, bool],
+    imported: str = "",
 ) -> None:
-    """Lay out a new run folder: what is about to be trained, on what."""
+    """Lay out a new run folder: what is about to be trained, on what; or what was imported, maybe without images."""
     path.mkdir(parents=True, exist_ok=True)
-    rows = zip(range(len(source)), source.names, source.labels or [""] * len(source), strict=True)
+    names, skipped = (source.names, source.skipped) if source else ([], [])
+    rows = zip(range(len(names)), names, (source and source.labels) or [""] * len(names), strict=True)
     write_whole(path / "images.csv", csv_text(("index", "name", "label"), rows))
-    write_whole(path / "skipped.csv", csv_text(("name", "reason"), ((s.name, s.reason) for s in source.skipped)))
+    write_whole(path / "skipped.csv", csv_text(("name", "reason"), ((s.name, s.reason) for s in skipped)))
     config = {
         "recipe": recipe,
+        **({"imported": imported} if imported else {}),
         "data": {
-            "source": source.place or source.spec,
-            "images": len(source),
-            "fingerprint": source.fingerprint,
+            "source": source.place or source.spec if source else "",
+            "images": len(names),
+            "fingerprint": source.fingerprint if source else "",
             **own,
         },
         "asked": dataclasses.asdict(asked),

@@ -1,6 +1,7 @@
 """`--init`: weights to start from, out of a run folder, a file, or timm."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,8 @@ def architecture(init: str) -> dict[str, object]:
     if init and card.exists():
         try:
             brought = json.loads(card.read_text())
-            return {key: brought[key] for key in ("backbone", "width", "stem", "head", "dim", "mean", "std")}
+            head = () if brought["head"] == "none" else ("head", "dim")
+            return {key: brought[key] for key in ("backbone", "width", "stem", *head, "mean", "std")}
         except (ValueError, KeyError, TypeError):
             raise UserError(f"--init {init}: its encoder.json is damaged or of another program") from None
     return {}
@@ -76,16 +78,16 @@ def start_from(init: str, encoder: Encoder) -> Loaded:
     Raises:
         UserError: there are no such weights, or none of them fits the backbone.
     """
-    state = _read(init)
+    state = read(init, f"--init {init}")
     own = encoder.backbone.state_dict()
-    prefix = max(PREFIXES, key=lambda p: sum(_fits(own, state, p, name) for name in own))
-    used = [name for name in own if _fits(own, state, prefix, name)]
+    prefix = max(PREFIXES, key=lambda p: sum(fits(own, state, p, name) for name in own))
+    used = [name for name in own if fits(own, state, prefix, name)]
     if not any(own[name].is_floating_point() for name in used):
         raise UserError(f"{init} has no weight that fits the backbone; choose the backbone it was trained with")
     encoder.backbone.load_state_dict({name: state[prefix + name] for name in used}, strict=False)
 
     head = encoder.head.state_dict()
-    if head and all(_fits(head, state, "query.head.", name) for name in head):
+    if head and all(fits(head, state, "query.head.", name) for name in head):
         encoder.head.load_state_dict({name: state["query.head." + name] for name in head})
         head_names = {"query.head." + name for name in head}
     else:
@@ -98,21 +100,31 @@ def start_from(init: str, encoder: Encoder) -> Loaded:
     )
 
 
-def _fits(own: dict[str, Tensor], state: dict[str, Tensor], prefix: str, name: str) -> bool:
+def fits(own: Mapping[str, Tensor], state: Mapping[str, Tensor], prefix: str, name: str) -> bool:
+    """Whether a tensor of one's own has its like among others: after a prefix the same name, and the same shape."""
     return prefix + name in state and state[prefix + name].shape == own[name].shape
 
 
-def _read(init: str) -> dict[str, Tensor]:
-    name = timm_name(init)
+def read(place: str, where: str) -> dict[str, Tensor]:
+    """Tensors by name out of a run folder, a file, or timm; nothing is unpickled that could run code.
+
+    Args:
+        place: the run folder, the file, or timm:NAME.
+        where: what an error calls it.
+
+    Raises:
+        UserError: there are none.
+    """
+    name = timm_name(place)
     if name is not None:
         return _read_timm(name)
-    path = Path(init)
+    path = Path(place)
     if path.is_dir():
         path = path / "encoder.safetensors"
         if not path.exists():
-            raise UserError(f"--init {init} is a folder without encoder.safetensors; give a finished run")
+            raise UserError(f"{where} is a folder without encoder.safetensors; give a finished run")
     if not path.exists():
-        raise UserError(f"--init {init} does not exist; give a run folder, a weights file, or timm:NAME")
+        raise UserError(f"{where} does not exist; give a run folder, a weights file, or timm:NAME")
     try:
         content: Any = (
             load_file(path)
@@ -120,12 +132,12 @@ def _read(init: str) -> dict[str, Tensor]:
             else torch.load(path, map_location="cpu", weights_only=True)
         )
     except Exception as error:  # each reader has its own kinds of error; all mean that the file is no weights file
-        raise UserError(f"--init {init} is not a weights file that can be read safely: {_first_line(error)}") from None
+        raise UserError(f"{where} is not a weights file that can be read safely: {_first_line(error)}") from None
     for wrapper in ("state_dict", "model"):  # as published checkpoints nest them
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
-        raise UserError(f"--init {init} holds no tensors by name")
+        raise UserError(f"{where} holds no tensors by name")
     return {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
 
 

@@ -47,7 +47,7 @@ def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
     names = [f"k = {k:,}" for k in run.settings.clusters]
     charts = [_losses(records), _accuracies(records), _learning_rate(records), _concentration(records, names)]
     charts += [_agreement(records, names), _rank(records, run.settings.dim)]
-    if labels is not None:
+    if labels is not None and records:
         charts.append(_labels(run, labels, names))
     return [chart for chart in charts if chart.lines]
 

@@ -36,7 +36,7 @@ class Content:
 
 def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Content:
     """Look at the images with the run's encoder, and at its clusters; the slow part."""
-    if not run.metrics:
+    if not run.metrics and not run.imported:
         raise UserError(f"no epoch of {run.path} has ended yet; continue it with --resume")
     if against is not None and not against.finished:
         raise UserError(f"the run {against.path} has not ended; continue it with --resume")

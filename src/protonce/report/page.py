@@ -89,7 +89,7 @@ def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps
         "scripts": scripts,
         "hashes": [_csp_hash(script) for script in scripts],
         "facts": _facts(content),
-        "health": run.health,
+        "health": run.health if run.metrics else None,
         "evaluations": [_evaluation(name, result) for name, result in run.evaluations.items()],
         "figures": drawn,
         "still": still,  # the map on paper
@@ -131,15 +131,18 @@ def _facts(content: Content) -> dict[str, str]:
     encoder = "of the user's own" if run.config["data"]["own_encoder"] else settings.backbone
     if encoder == settings.backbone and settings.width != Settings().width:
         encoder += f", width {settings.width}"
-    return {
-        "Images": f"{len(content.names):,} of {run.config['data']['source']}{classes}",
-        "System": f"{SYSTEMS.get(settings.method, settings.method)}, recipe {run.config['recipe']}",
-        "Encoder": encoder,
-        "Epochs": f"{done:,}" if run.finished else f"{done:,} of {settings.epochs:,}: the run has not ended",
-        "Time": duration(sum(r["seconds"] for r in records)) + f" on {settings.device}",
-        "Prototypes": " / ".join(f"{len(level.size):,}" for level in content.hierarchy) + ", coarse to fine",
-        "Seed": str(settings.seed),
-    }
+    facts = {"Images": f"{len(content.names):,} of {run.config['data']['source']}{classes}"}
+    if run.imported:
+        facts |= {"System": f"imported from {run.imported}", "Encoder": encoder}
+    else:
+        facts |= {
+            "System": f"{SYSTEMS.get(settings.method, settings.method)}, recipe {run.config['recipe']}",
+            "Encoder": encoder,
+            "Epochs": f"{done:,}" if run.finished else f"{done:,} of {settings.epochs:,}: the run has not ended",
+            "Time": duration(sum(r["seconds"] for r in records)) + f" on {settings.device}",
+        }
+    prototypes = " / ".join(f"{len(level.size):,}" for level in content.hierarchy) + ", coarse to fine"
+    return {**facts, "Prototypes": prototypes, "Seed": str(settings.seed)}
 
 
 def _evaluation(name: str, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +176,12 @@ def _sampled(content: Content) -> list[str]:
 def _command(run: Run) -> str:
     """The command that trains the run again; empty where it was trained from Python."""
     about, asked, recipe = run.config["data"], run.config["asked"], run.config["recipe"]
-    if about["own_encoder"] or about["own_views"] or not (about["source"] == "builtin" or "/" in about["source"]):
+    if (
+        run.imported
+        or about["own_encoder"]
+        or about["own_views"]
+        or not (about["source"] == "builtin" or "/" in about["source"])
+    ):
         return ""
     usual = {**vars(Settings()), **read_recipe(recipe)}
     options = [

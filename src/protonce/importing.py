@@ -1,0 +1,185 @@
+"""`protonce import FILE --out RUN`: an encoder from elsewhere as a run folder, on which every command works."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from protonce import randomness, run, weights
+from protonce.auto import FEWEST_IMAGES, DataSize, resolve
+from protonce.config import Resolved, Settings
+from protonce.data.loader import Loader
+from protonce.data.sources import Data, Source, open_source
+from protonce.data.views import ImageViews
+from protonce.encoder import Encoder, build, timm_backbone, twin_of
+from protonce.errors import UserError
+from protonce.features import extract
+from protonce.files import write_whole
+from protonce.preparation import find_device, look_at_machine
+from protonce.progress import Steps
+from protonce.prototypes import Prototypes, e_step
+from protonce.ranks import Ranks
+from protonce.run import Run
+
+UNTRAINED = "untrained"
+ARCHITECTURE = ("backbone", "width", "stem", "head", "dim", "image_size", "plain_resize", "mean", "std")
+USUAL = {"image_size": 224, "plain_resize": 256, "stem": "standard"}  # how encoders from elsewhere were trained
+CANDIDATES = (  # architectures that are tried where none is named
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d"),
+    *("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224", "convnext_tiny", "convnext_small"),
+    *("efficientnet_b0", "mobilenetv3_large_100", "regnety_016", "densenet121"),
+)
+QUERY_AND_TWIN = {  # where both encoders stand, backbone and head: the published PCL and MoCo, and protonce
+    "module.encoder_q.": ("module.encoder_q.fc.", "module.encoder_k.", "module.encoder_k.fc."),
+    "encoder_q.": ("encoder_q.fc.", "encoder_k.", "encoder_k.fc."),
+    "query.backbone.": ("query.head.", "momentum.backbone.", "momentum.head."),
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Which tensors of a file were used, which parts of the encoders it does not have, and what is left of it."""
+
+    used: list[str]
+    missing: list[str]
+    left_over: list[str]
+
+
+def import_encoder(
+    file: str,
+    out: Path,
+    *,
+    data: Data | None = None,
+    like: Run | None = None,
+    quiet: bool = False,
+    **settings: object,
+) -> tuple[Run, Imported]:
+    """Make a run folder of weights from elsewhere, or of an encoder before training.
+
+    Args:
+        file: a checkpoint of the published PCL or MoCo, a state dict of torchvision or timm, `timm:NAME`, or
+            `untrained`.
+        out: the folder, new or empty.
+        data: images from which the run gets its prototypes, by k-means as in an E-step; None: it has none.
+        like: a run whose architecture, and whose way to prepare images, an untrained encoder takes.
+        quiet: say nothing.
+        settings: of `Settings`, where they are not the usual ones.
+
+    Raises:
+        UserError: the file cannot be read safely, or is of another architecture. Nothing has been written.
+    """
+    if out.is_file() or (out.exists() and any(out.iterdir())):
+        raise UserError(f"{out} is not empty; choose a new folder")
+    given = {**USUAL, **(_architecture_of(like) if like is not None else {}), **settings}
+    state = {} if file == UNTRAINED else weights.read(file, file)
+    source = None if data is None else open_source(data, "train", limit=int(str(settings.get("limit", 0))))
+    if state:
+        given["backbone"], prefix = _recognise(file, state, given)
+        given |= _head(state, prefix)
+    asked = Settings.from_mapping(given, "import")
+    size = DataSize(FEWEST_IMAGES, 0) if source is None else DataSize(len(source), source.side)
+    resolved = resolve(asked, size, look_at_machine(find_device(asked.device), Ranks()))
+    query = build(resolved)
+    resolved = dataclasses.replace(resolved, dim=query.dim)  # without a head the features are the embedding
+    twin = twin_of(query)
+    imported = _fill(state, prefix, query, twin) if state else Imported([], [], [])
+    prototypes = None if source is None else _cluster(source, twin, resolved, Steps(quiet))
+
+    run.create(out, source, None, asked, resolved, {"own_encoder": False, "own_views": False}, imported=file)
+    write_whole(out / "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
+    if prototypes is not None:
+        run.write_prototypes(out, prototypes)
+    run.finish(out, query.state_dict(), twin, False, resolved)
+    return Run(out), imported
+
+
+def _architecture_of(like: Run) -> dict[str, object]:
+    if like.own:
+        raise UserError(f"{like.path} has an encoder or views of its own; name the architecture instead")
+    return {name: getattr(like.settings, name) for name in ARCHITECTURE}
+
+
+def _recognise(file: str, state: Mapping[str, Tensor], given: Mapping[str, object]) -> tuple[str, str]:
+    """The backbone that the tensors of a file fit, every one of them, and what stands before their names.
+
+    Raises:
+        UserError: they do not fit the one that was named, or none that is known.
+    """
+    named = str(given.get("backbone", ""))
+    nearest = None
+    for backbone in [named, *CANDIDATES] if named else CANDIDATES:
+        own = _tensors(backbone, given)
+        prefix = max(weights.PREFIXES, key=lambda p: sum(weights.fits(own, state, p, name) for name in own))
+        wrong = [name for name in own if not weights.fits(own, state, prefix, name)]
+        if not wrong and not nearest:
+            return backbone, prefix
+        if not wrong:
+            raise UserError(f"{nearest}; it fits --backbone {backbone}")
+        if backbone == named:
+            nearest = (
+                f"{file} is of another architecture than {named}: {len(wrong)} of {len(own)} tensors are missing or of "
+                f"another shape, {wrong[0]} among them"
+            )
+    raise UserError(nearest or f"{file} fits none of {', '.join(CANDIDATES)}; name its architecture with --backbone")
+
+
+def _tensors(backbone: str, given: Mapping[str, object]) -> dict[str, Tensor]:
+    """Names and shapes of a backbone's tensors; those that only count batches are not asked for."""
+    chosen = {name: given[name] for name in ("width", "stem", "image_size") if name in given}
+    with torch.device("meta"):
+        module = timm_backbone(Resolved(**{**chosen, "backbone": backbone}))  # type: ignore[arg-type]
+    return {name: value for name, value in module.state_dict().items() if not name.endswith("num_batches_tracked")}
+
+
+def _head(state: Mapping[str, Tensor], prefix: str) -> dict[str, object]:
+    """The projection head of a file and its dimension; `none` where there is none, as in a classifier."""
+    head, _, _ = QUERY_AND_TWIN.get(prefix, ("", "", ""))
+    for kind, last in (("linear", f"{head}weight"), ("mlp", f"{head}2.weight")):
+        if head and last in state and state[last].ndim == 2:
+            return {"head": kind, "dim": len(state[last])}
+    return {"head": "none"}
+
+
+def _fill(state: Mapping[str, Tensor], prefix: str, query: Encoder, twin: Encoder) -> Imported:
+    """Copy the tensors into both encoders; where the file has no twin, it is the query's copy, θ' = θ."""
+    query_head, twin_backbone, twin_head = QUERY_AND_TWIN.get(prefix, ("", "", ""))
+    parts: list[tuple[str, str, nn.Module]] = [("backbone.", prefix, query.backbone), ("head.", query_head, query.head)]
+    has_twin = bool(twin_backbone) and any(name.startswith(twin_backbone) for name in state)
+    if has_twin:
+        parts += [("momentum backbone.", twin_backbone, twin.backbone), ("momentum head.", twin_head, twin.head)]
+    used: list[str] = []
+    missing: list[str] = []
+    for called, place, module in parts:
+        own = module.state_dict()
+        found = {name: state[place + name] for name in own if weights.fits(own, state, place, name)}
+        module.load_state_dict(found, strict=False)
+        used += [place + name for name in found]
+        missing += [called + name for name in own if name not in found and not name.endswith("num_batches_tracked")]
+    if not has_twin:
+        twin.load_state_dict(query.state_dict())
+    return Imported(used, missing, sorted(set(state) - set(used)))
+
+
+def _cluster(source: Source, twin: Encoder, settings: Resolved, steps: Steps) -> list[Prototypes]:
+    """An E-step: prototypes of the images in the twin's embeddings."""
+    if source.sizes is None:
+        raise UserError(f"{source.spec} holds no images; an encoder from elsewhere knows nothing else")
+    s = settings
+    loader = Loader(source, ImageViews(s), seed=s.seed, workers=s.workers, device=s.device)
+    with steps.doing(f"embeddings of {len(source):,} images", len(source)) as seen:
+        embeddings = extract(twin.eval().to(s.device), loader, seen=seen)
+    twin.to("cpu")
+    with steps.doing(f"k-means into {' / '.join(f'{k:,}' for k in s.clusters)} prototypes"):
+        return e_step(
+            embeddings,
+            s.clusters,
+            tau=s.tau,
+            alpha=s.alpha,
+            generator=randomness.generator(s.seed, "k-means"),
+            iterations=s.kmeans_iterations,
+            engine=s.kmeans_engine,
+        )
