@@ -20,6 +20,7 @@ DATA = (
     "images: a folder, a .zip or .tar, a .csv or .parquet of paths, `builtin`, or NAME[@SPLIT]:ROOT with ImageNet, "
     "Places205, VOC2007, VOC2012 or a data set of torchvision"
 )
+TEST = "labelled images to test on; else the data's own test part, or a fifth of the training images"
 MAIN_SETTINGS = ("epochs", "seed", "limit", "init")
 ENCODER_SETTINGS = (  # what may be said of an encoder from elsewhere
     *("backbone", "width", "stem", "head", "dim", "image_size", "plain_resize", "mean", "std"),
@@ -118,6 +119,14 @@ def import_(options: argparse.Namespace) -> None:
         print(f"every name stands in {run.path / 'import.json'}")
 
 
+def ablation(options: argparse.Namespace) -> None:
+    """Train and compare the five rows of appendix A: each term of ProtoNCE alone, with and without warm-up."""
+    from protonce.ablation import run_ablation
+
+    chosen = {"recipe": options.recipe, **_chosen(Settings, options)}
+    run_ablation(options.data, options.out, test=options.test, draws=options.draws, share=options.share, **chosen)
+
+
 def report(options: argparse.Namespace) -> None:
     """Write RUN/report.html: clusters, map, curves and evaluations on one page that opens from the disk."""
     from protonce.report.page import write_report
@@ -203,6 +212,17 @@ def _parser() -> Parser:
     sub.add_argument("--like", metavar="RUN", help="take architecture and preparation of images from this run")
     _add_fields(sub, Settings, ENCODER_SETTINGS)
 
+    sub = add(ablation, "protonce ablation DATA --out DIR [--test DATA] [--epochs N] [--SETTING VALUE ...]")
+    sub.add_argument("data", metavar="DATA", help=f"labelled {DATA}")
+    sub.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for the five runs and ablation.json"
+    )
+    sub.add_argument("--test", metavar="DATA", help=TEST)
+    sub.add_argument("--recipe", metavar="NAME", help=f"named settings: {', '.join(recipes())}")
+    sub.add_argument("--draws", type=int, default=5, help="draws of the labels that are fine-tuned on (%(default)s)")
+    sub.add_argument("--share", type=float, default=0.01, help="of the labels that are fine-tuned on (%(default)s)")
+    _add_settings(sub, without=("method", "terms"))
+
     where = "the images the run was trained on, if they are no longer where they were"
     sub = add(report)
     sub.add_argument("run", metavar="RUN", help="a run folder")
@@ -220,10 +240,7 @@ def _parser() -> Parser:
 
 def _add_protocols(parser: argparse.ArgumentParser) -> None:
     """The protocols, each with its options; what all of them take may stand before PROTOCOL too."""
-    images = {
-        "train": "labelled images to learn from; else the run's own data",
-        "test": "labelled images to test on; else the data's own test part, or a fifth of the training images",
-    }
+    images = {"train": "labelled images to learn from; else the run's own data", "test": TEST}
 
     def add_common(to: argparse.ArgumentParser, default: object, sides: Sequence[str] = ("train", "test")) -> None:
         for name in sides:
@@ -238,12 +255,12 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
         _add_fields(sub, fields)
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
     """An option for each setting of a training."""
     main_group = parser.add_argument_group("main settings", "defaults in brackets; a recipe may name others")
     others = parser.add_argument_group("all other settings", "the same names work as lines of a --config file")
     _add_fields(main_group, Settings, [name for name in Settings.names() if name in MAIN_SETTINGS])
-    _add_fields(others, Settings, [name for name in Settings.names() if name not in MAIN_SETTINGS])
+    _add_fields(others, Settings, [name for name in Settings.names() if name not in (*MAIN_SETTINGS, *without)])
 
 
 def _add_fields(

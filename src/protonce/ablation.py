@@ -1,0 +1,122 @@
+"""`protonce ablation`: the five rows of appendix A, each term of ProtoNCE by itself, with and without warm-up."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from protonce.errors import UserError
+from protonce.evaluate.protocols import evaluate
+from protonce.files import write_whole
+from protonce.paper import ABLATION
+from protonce.preparation import prepare
+from protonce.progress import Reporter
+from protonce.ranks import Ranks
+from protonce.run import Run
+from protonce.training import train
+
+ROWS: dict[str, dict[str, object]] = {  # what each row of the paper's table changes
+    "instance only": {"terms": "instance"},
+    "proto only (w/o warm-up)": {"terms": "prototypes", "warmup_epochs": 0},
+    "proto only (w/ warm-up)": {"terms": "prototypes"},
+    "instance + proto (w/o warm-up)": {"terms": "both", "warmup_epochs": 0},
+    "instance + proto (w/ warm-up)": {"terms": "both"},
+}
+FOLDERS = dict(zip(ROWS, ("instance", "proto-cold", "proto", "both-cold", "both"), strict=True))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: mean over draws, their standard deviation, and top-1 of a linear classifier."""
+
+    name: str
+    fine_tuning: float
+    deviation: float
+    linear: float
+
+
+def run_ablation(
+    data: str,
+    out: Path,
+    *,
+    test: str | None = None,
+    draws: int = 5,
+    share: float = 0.01,
+    quiet: bool = False,
+    **settings: Any,
+) -> list[Row]:
+    """Train the five rows, evaluate each, print them beside the paper's, and write OUT/ablation.json.
+
+    What was interrupted goes on with the same call: runs from their checkpoints, evaluations from their draws.
+
+    Args:
+        data: labelled images; training does not look at the labels.
+        out: a folder for the five runs.
+        test: labelled images to test on; None: see `evaluate`.
+        draws: of the labelled part that is fine-tuned on.
+        share: of the labels; 1 % in the paper.
+        quiet: print nothing.
+        settings: of every run, see `Settings`, but not `terms`; `warmup_epochs` is that of the rows with a warm-up.
+
+    Raises:
+        UserError: something the caller can mend.
+    """
+    if settings.get("warmup_epochs") == 0:
+        raise UserError("warmup_epochs is 0, and two rows of the ablation are about a warm-up; set it above 0")
+    if settings.keys() & {"terms", "method"}:
+        raise UserError("terms and method are what the ablation varies; leave them out")
+    _check_warmup(data, out, settings)
+    rows: list[Row] = []
+    for name, varied in ROWS.items():
+        Console(stderr=True, quiet=quiet, highlight=False, markup=False).print(name)
+        run = train(data, out / FOLDERS[name], resume=True, quiet=quiet, **{**settings, **varied})
+        tuned = _once(run, "semisup", test, quiet, shares=[share], draws=draws)["metrics"][f"top5@{100 * share:g}%"]
+        linear = _once(run, "linear", test, quiet)["metrics"]["top1"]
+        rows.append(Row(name, tuned["mean"], tuned["std"], linear))
+    write_whole(out / "ablation.json", json.dumps({"rows": [asdict(row) for row in rows]}, indent=2) + "\n")
+    if not quiet:
+        _print(rows, share, out)
+    return rows
+
+
+def _check_warmup(data: str, out: Path, settings: Mapping[str, Any]) -> None:
+    """Whether rows with a warm-up differ from those without, before any is trained."""
+    own = {"own_encoder": False, "own_views": False}
+    given = {name: value for name, value in settings.items() if name != "recipe"}
+    last = out / FOLDERS["instance + proto (w/ warm-up)"]
+    s = prepare(data, last, settings.get("recipe"), True, given, own, Reporter(quiet=True), Ranks()).resolved
+    if not 0 < s.warmup_epochs < s.epochs:
+        raise UserError(
+            f"with {s.epochs} epochs the warm-up takes {s.warmup_epochs}, so that rows would not differ; "
+            "train for more epochs, or set --warmup-epochs"
+        )
+
+
+def _once(run: Run, protocol: str, test: str | None, quiet: bool, **options: Any) -> Mapping[str, Any]:
+    """An evaluation that was kept, or a new one."""
+    kept = run.evaluations.get(protocol)
+    if kept is not None and all(kept["settings"][name] == value for name, value in options.items()):
+        return kept
+    return evaluate(run, protocol, test=test, quiet=quiet, **options)
+
+
+def _print(rows: list[Row], share: float, out: Path) -> None:
+    table = Table()
+    table.add_column("method", no_wrap=True)
+    for column in (f"top-5, {100 * share:g} % of the labels", "the paper's", "linear, top-1", "the paper's"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        tuning, linear = ABLATION[row.name]
+        spread = f"{100 * row.fine_tuning:.1f} ± {100 * row.deviation:.1f}"
+        table.add_row(row.name, spread, f"{tuning:.1f}", f"{100 * row.linear:.1f}", f"{linear:.1f}")
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    console.print(
+        f"per cent; the paper's are of ImageNet with 1 % of the labels; one seed of training; kept as "
+        f"{out / 'ablation.json'}",
+        soft_wrap=True,
+    )
