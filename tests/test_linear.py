@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from protonce.evaluate import linear, semisup
+from protonce.evaluate import regression, semisup
 from protonce.evaluate.frozen import Unchanged
-from protonce.evaluate.linear import Regression, Schedule
+from protonce.evaluate.regression import Regression, Schedule
 
 
 def problem(n=300, seed=0, noise=1.0):
@@ -42,10 +42,10 @@ def test_steps_are_those_of_torchs_sgd():
 
 def test_it_ends_where_logistic_regression_does():
     (x, codes), (test, truth) = problem(noise=3), problem(seed=1, noise=3)
-    x, test = linear.standardise(x, test)
-    found = linear.fit(x, codes, 4, [0.3], Schedule(200, [0.6, 0.8], 0.1, 300), seed=0).logits(test)[:, 0]
+    x, test = regression.standardise(x, test)
+    found = regression.fit(x, codes, 4, [0.3], Schedule(200, [0.6, 0.8], 0.1, 300), seed=0).logits(test)[:, 0]
     theirs = LogisticRegression(C=1e6, max_iter=5000).fit(x.numpy(), codes.numpy())
-    assert linear.top(found, truth, 1) == pytest.approx(theirs.score(test.numpy(), truth.numpy()), abs=0.015)
+    assert regression.top(found, truth, 1) == pytest.approx(theirs.score(test.numpy(), truth.numpy()), abs=0.015)
     probability = torch.from_numpy(theirs.predict_proba(test.numpy()))
     assert (found.softmax(dim=1) - probability).abs().mean() < 0.03
 
@@ -54,13 +54,13 @@ def test_the_rate_is_chosen_on_a_held_out_fifth():
     """Each rate's accuracy is that of a classifier which never saw the fifth."""
     x, codes = problem()
     schedule = Schedule(5, [0.6], 0.1, 32)
-    found = linear.choose_rate(x, codes, 4, schedule, seed=3)
-    assert list(found) == list(linear.RATES)
-    held = linear.order(300, 3, 0, "linear held out")[:60]
-    rest = torch.tensor([i for i in linear.order(300, 3, 0, "linear held out").tolist() if i not in held.tolist()])
-    train, test = linear.standardise(x[rest], x[held])
-    alone = linear.fit(train, codes[rest], 4, [0.03], schedule, seed=3).logits(test)[:, 0]
-    assert found[0.03] == pytest.approx(linear.top(alone, codes[held], 1))
+    found = regression.choose_rate(x, codes, 4, schedule, seed=3)
+    assert list(found) == list(regression.RATES)
+    held = regression.order(300, 3, 0, "linear held out")[:60]
+    rest = torch.tensor([i for i in regression.order(300, 3, 0, "linear held out").tolist() if i not in held.tolist()])
+    train, test = regression.standardise(x[rest], x[held])
+    alone = regression.fit(train, codes[rest], 4, [0.03], schedule, seed=3).logits(test)[:, 0]
+    assert found[0.03] == pytest.approx(regression.top(alone, codes[held], 1))
     assert len(set(found.values())) > 1
 
 
@@ -72,9 +72,9 @@ def test_rates_fall_as_the_paper_says():
 
 def test_top_by_hand():
     logits = torch.tensor([[0.1, 0.9, 0.5], [3.0, 2.0, 1.0]])
-    assert linear.top(logits, torch.tensor([2, 0]), 1) == 0.5
-    assert linear.top(logits, torch.tensor([2, 0]), 2) == 1
-    assert linear.top(logits, torch.tensor([0, 2]), 5) == 1  # there are but three
+    assert regression.top(logits, torch.tensor([2, 0]), 1) == 0.5
+    assert regression.top(logits, torch.tensor([2, 0]), 2) == 1
+    assert regression.top(logits, torch.tensor([0, 2]), 5) == 1  # there are but three
 
 
 def test_a_backbone_that_learns_is_noticed():
@@ -107,7 +107,7 @@ def test_fine_tuning_learns_and_leaves_the_encoder_alone(trained, photos):
     with Unchanged(encoder):
         model = semisup.fine_tune(encoder, loader, codes, 3, seed=0, **settings)
         again = semisup.fine_tune(encoder, loader, codes, 3, seed=0, **settings)
-    assert linear.top(extract(model, trained.loader(source)), codes, 1) > 0.8
+    assert regression.top(extract(model, trained.loader(source)), codes, 1) > 0.8
     for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     pairs = zip(model.encoder.backbone.parameters(), encoder.backbone.parameters(), strict=True)

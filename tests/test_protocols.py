@@ -13,7 +13,7 @@ from conftest import stripes
 from protonce.cli import main
 from protonce.data.sources import open_source
 from protonce.errors import UserError
-from protonce.evaluate import frozen, knn, linear, lowshot, protocols, semisup, svm
+from protonce.evaluate import frozen, knn, linear, lowshot, protocols, regression, semisup, svm
 from protonce.evaluate.options import PROTOCOLS
 from protonce.evaluate.protocols import evaluate
 from protonce.run import load
@@ -74,6 +74,21 @@ def test_stripes_are_told_apart(run, others):
     tuned = evaluate(run, "semisup", test=str(others), quiet=True, shares=[1.0], draws=1, epochs=40, lr=0.05)
     assert tuned["metrics"]["top1@100%"]["mean"] > 0.8
     assert tuned["metrics"]["top5@100%"]["mean"] == 1  # there are but three
+
+
+def test_few_shots_need_few_features(run, others):
+    """Of a large set only the images that were drawn are encoded; the scores are those of all features."""
+    result = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[2], draws=2, name="few")
+    sizes = sorted(len(np.load(file)) for file in (run.path / "features").iterdir())
+    assert sizes[0] <= 12
+    assert sizes[1:] == [30]
+    source, test = run.source(), open_source(str(others))
+    train_x, test_x = (svm.unit(run.features(run.loader(s)).numpy()) for s in (source, test))
+    marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
+    for i, found in enumerate(result["metrics"]["accuracy@2"]["runs"]):
+        chosen = lowshot.draw(marks, 2, 0, i)
+        scores, _ = svm.decisions(train_x[chosen], marks[chosen], test_x)
+        assert found == pytest.approx(np.mean([f"slope{c}" for c in scores.argmax(axis=1)] == np.array(test.labels)))
 
 
 def test_knn_neighbours_are_chosen_without_the_test_images(run, others):
@@ -171,7 +186,7 @@ def test_augmented_views_are_the_papers_way(run, others, monkeypatch):
     options = {"views": "augmented", "epochs": 4, "lr": 0.5, "batch_size": 16}
     whole = evaluate(run, "linear", test=str(others), quiet=True, name="whole", **options)
     assert whole["settings"]["lr"] == 0.5
-    step, steps = linear.Regression.step, []
+    step, steps = regression.Regression.step, []
 
     def until_the_third_epoch(self, x, codes, rates):
         if len(steps) == 7:
@@ -179,14 +194,14 @@ def test_augmented_views_are_the_papers_way(run, others, monkeypatch):
         steps.append(x.clone())
         step(self, x, codes, rates)
 
-    monkeypatch.setattr(linear.Regression, "step", until_the_third_epoch)
+    monkeypatch.setattr(regression.Regression, "step", until_the_third_epoch)
     with pytest.raises(KeyboardInterrupt):
         evaluate(run, "linear", test=str(others), quiet=True, **options)
-    order = [linear.order(48, 0, epoch).tolist().index(0) for epoch in range(2)]
+    order = [regression.order(48, 0, epoch).tolist().index(0) for epoch in range(2)]
     first, second = (torch.cat(steps[3 * e : 3 * e + 3])[at] for e, at in enumerate(order))
     assert not torch.allclose(first, second)  # the same image in two epochs
     steps.clear()
-    monkeypatch.setattr(linear.Regression, "step", lambda *a: (steps.append(1), step(*a))[1])
+    monkeypatch.setattr(regression.Regression, "step", lambda *a: (steps.append(1), step(*a))[1])
     assert evaluate(run, "linear", test=str(others), quiet=True, **options) == whole
     assert len(steps) == 2 * 3
 

@@ -42,6 +42,11 @@ def frozen(run: Run, source: Source, kinds: Sequence[Kind], steps: Steps) -> lis
     return [found[kind] for kind in kinds]
 
 
+def is_kept(run: Run, source: Source, kind: Kind) -> bool:
+    """Whether these features need not be computed any more."""
+    return not run.own and _path(run, source, kind).exists()
+
+
 def _compute(run: Run, source: Source, kinds: Sequence[Kind], seen: Callable[[int], None]) -> dict[Kind, Tensor]:
     loader = run.loader(source)
     query, twin = (encoder.to(loader.device) for encoder in run.encoders)
@@ -49,14 +54,16 @@ def _compute(run: Run, source: Source, kinds: Sequence[Kind], seen: Callable[[in
 
     def encode(x: Tensor) -> Tensor:
         features = query.features(x) if {"backbone", "query"} & set(kinds) else x  # once for both
-        encoded: dict[Kind, Callable[[], Tensor]] = {
+        ways: dict[Kind, Callable[[], Tensor]] = {
             "backbone": lambda: features,
             "query": lambda: query.embed(features),
             "momentum": lambda: twin(x),
         }
-        return torch.cat([encoded[kind]() for kind in kinds], dim=1)
+        return torch.cat([ways[kind]() for kind in kinds], dim=1)
 
-    columns = extract(encode, loader, seen=seen).split([width[kind] for kind in kinds], dim=1)
+    with Unchanged(query), Unchanged(twin):
+        encoded = extract(encode, loader, seen=seen)
+    columns = encoded.split([width[kind] for kind in kinds], dim=1)
     return {kind: part.contiguous() for kind, part in zip(kinds, columns, strict=True)}
 
 

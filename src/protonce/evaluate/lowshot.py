@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from protonce import randomness
 from protonce.errors import UserError
 from protonce.evaluate import svm
-from protonce.evaluate.frozen import WORDS
+from protonce.evaluate.frozen import WORDS, is_kept
 from protonce.evaluate.svm import Floats
 from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
 
@@ -25,11 +25,11 @@ def draw(marks: NDArray[np.bool_], k: int, seed: int, number: int) -> NDArray[np
         seed: of the draws.
         number: of this draw.
     """
-    n = len(marks)
     chosen = []
     for c, column in enumerate(marks.T):
-        order = np.argsort(randomness.uniform(seed, f"shots {k} of class {c}", number, np.arange(n), 1)[:, 0])
-        chosen.append(order[column[order]][:k])
+        members = np.flatnonzero(column)
+        rank = randomness.uniform(seed, f"shots {k} of class {c}", number, members, 1)[:, 0]
+        chosen.append(members[np.argsort(rank)][:k])
     return np.concatenate(chosen)
 
 
@@ -67,33 +67,38 @@ def protocol(task: Task) -> Outcome:
     options = task.options
     marks = task.marks(task.train) == 1
     check_shots(marks, task.classes, options.shots, task.train.spec)
-    (train,), (test,) = (task.features(source, "backbone") for source in (task.train, task.test))
-    known, tested = svm.unit(train.numpy()), svm.unit(test.numpy())
+    draws = {(k, i): draw(marks, k, options.seed, i) for k in options.shots for i in range(options.draws)}
+    train, needed = _features_of(task, np.unique(np.concatenate(list(draws.values()))))
+    test = svm.unit(task.features(task.test, "backbone")[0].numpy())
+    found: dict[int, list[dict[str, float]]] = {k: [] for k in options.shots}
+    text = f"{options.draws} draws of {', '.join(map(str, options.shots))} images a class"
+    with task.steps.doing(text, len(draws)) as seen:
+        for (k, i), chosen in draws.items():
+            x = train[np.searchsorted(needed, chosen)]
+            found[k].append(task.drafts.piece(f"{k}/{i}", functools.partial(_score, task, x, marks[chosen], test, k)))
+            seen(1)
     metrics: Metrics = {}
-    with task.steps.doing(
-        f"{options.draws} draws of {', '.join(map(str, options.shots))} images a class",
-        options.draws * len(options.shots),
-    ) as seen:
-        for k in options.shots:
-            found = []
-            for number in range(options.draws):
-                make = functools.partial(_score, task, known, tested, k, number)
-                found.append(task.drafts.piece(f"{k}/{number}", make))
-                seen(1)
-            metrics |= {f"{name}@{k}": over_draws([scores[name] for scores in found]) for name in found[0]}
+    for k, scores in found.items():
+        metrics |= {f"{name}@{k}": over_draws([s[name] for s in scores]) for name in scores[0]}
     return Outcome(metrics, f"{WORDS['backbone']}, of unit length")
 
 
-def _score(task: Task, train: Floats, test: Floats, k: int, number: int) -> dict[str, float]:
-    """Scores of one draw."""
+def _features_of(task: Task, drawn: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
+    """Unit features of the images that were drawn, or of all where that is no more work, and which images these are."""
+    source = task.train.subset(drawn)
+    if 2 * len(drawn) >= len(task.train) or is_kept(task.run, task.train, "backbone"):
+        source, drawn = task.train, np.arange(len(task.train))
+    return svm.unit(task.features(source, "backbone")[0].numpy()), drawn
+
+
+def _score(task: Task, train: Floats, marks: NDArray[np.bool_], test: Floats, k: int) -> dict[str, float]:
+    """Scores of one draw of k images a class."""
     options = task.options
-    marks = task.marks(task.train) == 1
-    chosen = draw(marks, k, options.seed, number)
     if options.classifier == "mean":
-        scores = class_means(train[chosen], marks[chosen], test)
+        scores = class_means(train, marks, test)
     else:
         fixed = svm.COST if options.cost == "auto" and k < svm.FOLDS else options.cost
-        scores, _ = svm.decisions(train[chosen], marks[chosen], test, None if fixed == "auto" else fixed)
+        scores, _ = svm.decisions(train, marks, test, None if fixed == "auto" else fixed)
     if task.several:
         return svm.precisions(scores, task.marks(task.test), task.classes, task.eleven_points)[0]
     return {"accuracy": svm.accuracy(scores, task.classes, labels_of(task.test))}

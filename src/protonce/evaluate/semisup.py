@@ -16,7 +16,7 @@ from protonce.data.sources import Source
 from protonce.data.views import CropViews
 from protonce.encoder import Encoder
 from protonce.errors import UserError
-from protonce.evaluate.linear import MOMENTUM, Schedule, order, top
+from protonce.evaluate.regression import MOMENTUM, Schedule, order, top
 from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
 from protonce.features import extract
 

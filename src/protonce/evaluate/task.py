@@ -1,5 +1,6 @@
 """What a protocol is given, and what it gives back."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +39,7 @@ class Task:
         """Whether an image may show several classes."""
         return self.train.marks is not None
 
-    @property
+    @functools.cached_property
     def classes(self) -> list[str]:
         """The classes of the training images, in order."""
         return self.train.marks.classes if self.train.marks is not None else sorted(set(labels_of(self.train)))

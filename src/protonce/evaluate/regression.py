@@ -1,0 +1,117 @@
+"""Softmax regression by SGD with momentum, several learning rates side by side; pure functions of features."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protonce import randomness
+
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # from which a held-out part chooses
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast a classifier learns."""
+
+    epochs: int
+    drops: Sequence[float]  # shares of the epochs after which the rate falls
+    factor: float  # by which it falls
+    batch_size: int
+
+    def rate(self, epoch: int) -> float:
+        """What the first rate is multiplied by in an epoch, from 0."""
+        return self.factor ** sum(epoch >= round(drop * self.epochs) for drop in self.drops)
+
+
+def order(n: int, seed: int, epoch: int, purpose: str = "linear") -> Tensor:
+    """The order of n images in an epoch, by the seed; (n,)."""
+    return torch.randperm(n, generator=randomness.generator(seed, f"{purpose} order", epoch))
+
+
+@dataclass
+class Regression:
+    """Softmax regressions side by side, one for each learning rate; weights (R, C, D) and biases (R, C)."""
+
+    weight: Tensor
+    bias: Tensor
+    weight_velocity: Tensor  # what SGD's momentum remembers
+    bias_velocity: Tensor
+
+    @classmethod
+    def zero(cls, rates: int, classes: int, dim: int, device: torch.device | str = "cpu") -> "Regression":
+        """Before the first step."""
+        shapes = ((rates, classes, dim), (rates, classes)) * 2
+        return cls(*(torch.zeros(shape, device=device) for shape in shapes))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores of features (B, D); (B, R, C)."""
+        rates, classes, dim = self.weight.shape
+        return (x @ self.weight.view(-1, dim).T).view(-1, rates, classes) + self.bias
+
+    def step(self, x: Tensor, codes: Tensor, rates: Tensor) -> None:
+        """One step of SGD with momentum on the mean cross-entropy of a batch, each regression at its own rate.
+
+        Args:
+            x: features, (B, D).
+            codes: classes, (B,).
+            rates: (R,).
+        """
+        error = self.logits(x).softmax(dim=2)  # (B, R, C)
+        error -= F.one_hot(codes, self.weight.shape[1])[:, None]  # the gradient of the loss by the logits
+        error /= len(x)
+        gradient = (error.flatten(1).T @ x).view_as(self.weight)
+        self.weight_velocity.mul_(MOMENTUM).add_(gradient)
+        self.bias_velocity.mul_(MOMENTUM).add_(error.sum(dim=0))
+        self.weight -= rates[:, None, None] * self.weight_velocity
+        self.bias -= rates[:, None] * self.bias_velocity
+
+
+def fit(
+    features: Tensor,
+    codes: Tensor,
+    classes: int,
+    rates: Sequence[float],
+    schedule: Schedule,
+    seed: int,
+    seen: Callable[[int], None] = lambda _: None,
+) -> Regression:
+    """Softmax regressions on features (n, D) with classes (n,), one for each learning rate."""
+    regression = Regression.zero(len(rates), classes, features.shape[1])
+    first = torch.tensor(rates)
+    for epoch in range(schedule.epochs):
+        for rows in order(len(features), seed, epoch).split(schedule.batch_size):
+            regression.step(features[rows], codes[rows], first * schedule.rate(epoch))
+        seen(1)
+    return regression
+
+
+def standardise(train: Tensor, *others: Tensor) -> list[Tensor]:
+    """Features less their training mean and by their training deviation: a linear classifier stays one."""
+    mean, std = train.mean(dim=0), train.std(dim=0).clamp_min(1e-6)
+    return [(x - mean) / std for x in (train, *others)]
+
+
+def choose_rate(
+    features: Tensor,
+    codes: Tensor,
+    classes: int,
+    schedule: Schedule,
+    seed: int,
+    seen: Callable[[int], None] = lambda _: None,
+) -> dict[float, float]:
+    """Accuracy on a held-out fifth of the training images for each rate."""
+    held_out, rest = order(len(features), seed, 0, "linear held out").tensor_split([max(len(features) // 5, 1)])
+    train, test = standardise(features[rest], features[held_out])
+    regression = fit(train, codes[rest], classes, RATES, schedule, seed, seen)
+    right = regression.logits(test).argmax(dim=2) == codes[held_out, None]  # (n, R)
+    return dict(zip(RATES, right.double().mean(dim=0).tolist(), strict=True))
+
+
+def top(logits: Tensor, codes: Tensor, k: int) -> float:
+    """Share of images whose class is among the k with the highest scores."""
+    best = logits.topk(min(k, logits.shape[1]), dim=1).indices
+    return float((best == codes[:, None]).any(dim=1).double().mean())
