@@ -74,7 +74,7 @@ def test_readme_commands_for_own_images_run(photos, tmp_path, monkeypatch, small
     (tmp_path / "photos").symlink_to(photos)
     shutil.copytree(photos, tmp_path / "labelled-photos")
     lines = [c for c in commands() if any("runs/first" in word for word in c)]
-    assert [c[0] for c in lines] == ["train", "report", "clusters", "embed", "evaluate"]
+    assert [c[0] for c in lines] == ["train", "report", "clusters", "embed", "evaluate", "import"]
     for command in lines:
         assert main([word.replace("100", "1") for word in command]) == 0
     assert (tmp_path / "features.npz").exists()

@@ -4,6 +4,7 @@ A batch is one batch, whoever computes it: each rank takes a part of its images,
 clustered is the same on all. So the number of ranks changes rounding and running statistics, and nothing else.
 """
 
+import atexit
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ class Ranks:
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if self.machines == 1 else "any"
         store = PrefixStore(f"attempt-{attempt}", store)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=WAIT)
+        atexit.register(_leave)  # gloo's threads would end the process with an error, now and then
 
     @property
     def first(self) -> bool:
@@ -136,3 +138,8 @@ def said_once() -> Iterator[None]:
         if Ranks().place > 0:
             raise SystemExit(2) from None
         raise
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
