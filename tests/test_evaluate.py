@@ -17,7 +17,7 @@ from protonce.compare import lead
 from protonce.encoder import build
 from protonce.errors import UserError
 from protonce.evaluate.clustering import ami
-from protonce.evaluate.knn import knn_accuracy
+from protonce.evaluate.knn import knn_accuracy, vote
 from protonce.evaluate.protocols import evaluate
 from protonce.run import load
 
@@ -48,6 +48,13 @@ def test_knn_by_hand():
     assert knn_accuracy(train, ["a", "b", "b"], test, ["a"], k=3, tau=0.1) == 1
     assert math.exp(1 / 2.0) < 2 * math.exp(0.6 / 2.0)
     assert knn_accuracy(train, ["a", "b", "b"], test, ["a"], k=3, tau=2.0) == 0
+
+
+def test_votes_of_a_small_temperature_do_not_vanish():
+    """e^(-0.55 / 0.005) is 0 in float32; what counts is how votes compare."""
+    similarity = torch.tensor([[0.45, 0.449, 0.448]])
+    assert vote(similarity, torch.tensor([[2, 1, 1]]), 3, tau=0.0005).item() == 2
+    assert vote(similarity, torch.tensor([[2, 1, 1]]), 3, tau=0.005).item() == 1
 
 
 def test_a_label_that_training_never_saw_is_wrong():
@@ -95,7 +102,7 @@ def test_evaluate_keeps_its_result(trained, photos, tmp_path, capsys):
     result = evaluate(trained, "knn", name="again")
     kept = json.loads((trained.path / "evaluations" / "knn-again.json").read_text())
     assert kept == result
-    assert kept.keys() == {"protocol", "metrics", "settings", "features", "data"}
+    assert kept.keys() == {"protocol", "metrics", "settings", "features", "data", "key"}
     assert kept["data"]["test"]["images"] == 10
     assert "random fifth" in kept["data"]["split"]
     assert "accuracy" in capsys.readouterr().out

@@ -116,6 +116,28 @@ def test_every_command_works_on_it(trained, photos, tmp_path, capsys):
     assert "imported" in capsys.readouterr().err
 
 
+def test_images_by_seed_and_limit_are_found_again(trained, photos, tmp_path):
+    run, _ = import_encoder("untrained", tmp_path / "run", data=str(photos), like=trained, quiet=True, limit=20, seed=1)
+    assert len(run.source()) == 20
+    assert evaluate(load(tmp_path / "run"), "clustering", quiet=True, starts=1)["data"]["train"]["images"] == 20
+
+
+def test_timm_says_how_its_images_are_prepared(tmp_path, monkeypatch):
+    """By name: any architecture of timm, with its own means and deviations."""
+    from protonce import weights
+
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=0)
+    monkeypatch.setattr(weights, "_read_timm", lambda name: model.state_dict())
+    run, found = import_encoder("timm:vit_tiny_patch16_224", tmp_path / "run", quiet=True)
+    assert (run.settings.backbone, run.settings.mean, run.settings.std) == (
+        "vit_tiny_patch16_224",
+        [0.5] * 3,
+        [0.5] * 3,
+    )
+    assert found.missing == found.left_over == []
+
+
 def test_without_images_it_has_no_prototypes(trained, photos, tmp_path, capsys):
     out = tmp_path / "bare"
     assert main(["import", "untrained", "--out", str(out), "--like", str(trained.path)]) == 0
@@ -142,7 +164,8 @@ class _Evil:
 @pytest.mark.parametrize(
     ("content", "options", "sentence"),
     [
-        (lambda: {"state_dict": _Evil()}, {}, "not a weights file that can be read safely"),
+        (lambda: {"state_dict": _Evil()}, {}, "other objects can run code .* save its state_dict alone$"),
+        (lambda: resnet18(0).state_dict(), {"limit": "abc"}, "limit is 'abc'"),
         (lambda: resnet18(0).state_dict(), {"backbone": "resnet34"}, "another architecture than resnet34: .* resnet18"),
         (lambda: {"a": torch.zeros(3)}, {}, "fits none of resnet18"),
         (lambda: {"a": torch.zeros(3)}, {"backbone": "resnet18"}, "another architecture than resnet18"),

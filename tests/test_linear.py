@@ -62,6 +62,7 @@ def test_the_rate_is_chosen_on_a_held_out_fifth():
     alone = regression.fit(train, codes[rest], 4, [0.03], schedule, seed=3).logits(test)[:, 0]
     assert found[0.03] == pytest.approx(regression.top(alone, codes[held], 1))
     assert len(set(found.values())) > 1
+    assert regression.best_rate({0.1: 0.5, 0.3: 0.7, 1.0: 0.7, 3.0: 0.7}) == 1.0  # of several the middle one
 
 
 def test_rates_fall_as_the_paper_says():

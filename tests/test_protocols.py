@@ -1,5 +1,6 @@
 """`protonce evaluate RUN PROTOCOL`: every protocol on a run, what is kept, what goes on, and what is refused."""
 
+import dataclasses
 import json
 import shutil
 
@@ -7,16 +8,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import adjusted_mutual_info_score, mutual_info_score
 from sklearn.svm import LinearSVC
 
 from conftest import stripes
 from protonce.cli import main
-from protonce.data.sources import open_source
+from protonce.data.sources import open_source, random_order
 from protonce.errors import UserError
 from protonce.evaluate import frozen, knn, linear, lowshot, protocols, regression, semisup, svm
+from protonce.evaluate.information import ross
 from protonce.evaluate.options import PROTOCOLS
 from protonce.evaluate.protocols import evaluate
-from protonce.run import load
+from protonce.kmeans import k_means
+from protonce.randomness import generator
+from protonce.run import load, read_assignments
 
 QUICK = {
     "knn": {},
@@ -49,13 +54,13 @@ def run(trained, tmp_path):
 
 @pytest.mark.parametrize("protocol", list(PROTOCOLS))
 def test_every_protocol_keeps_its_result(protocol, run, others, capsys):
-    test = {} if protocol == "information" else {"test": str(others)}
+    test = {"test": str(others)}
     result = evaluate(run, protocol, name="a", **test, **QUICK[protocol])
     kept = json.loads((run.path / "evaluations" / f"{protocol}-a.json").read_text())
     assert kept == result
-    assert kept.keys() - {"details"} == {"protocol", "metrics", "settings", "features", "data"}
+    assert kept.keys() - {"details", "key"} == {"protocol", "metrics", "settings", "features", "data"}
     assert kept["settings"]["seed"] == 0
-    assert kept["data"]["train"]["images"] == 48
+    assert kept["data"]["train"]["images"] == (30 if protocol in protocols.ONE_SET else 48)
     printed = capsys.readouterr().out
     for metric, value in result["metrics"].items():
         number = value["mean"] if isinstance(value, dict) else value
@@ -79,14 +84,15 @@ def test_stripes_are_told_apart(run, others):
 def test_few_shots_need_few_features(run, others):
     """Of a large set only the images that were drawn are encoded; the scores are those of all features."""
     result = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[2], draws=2, name="few")
-    sizes = sorted(len(np.load(file)) for file in (run.path / "features").iterdir())
+    sizes = sorted(len(np.load(file)) for file in (run.path / "features").glob("*.npy"))
     assert sizes[0] <= 12
     assert sizes[1:] == [30]
     source, test = run.source(), open_source(str(others))
     train_x, test_x = (svm.unit(run.features(run.loader(s)).numpy()) for s in (source, test))
     marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
+    members = [np.flatnonzero(column) for column in marks.T]
     for i, found in enumerate(result["metrics"]["accuracy@2"]["runs"]):
-        chosen = lowshot.draw(marks, 2, 0, i)
+        chosen = lowshot.draw(members, 2, 0, i)
         scores, _ = svm.decisions(train_x[chosen], marks[chosen], test_x)
         assert found == pytest.approx(np.mean([f"slope{c}" for c in scores.argmax(axis=1)] == np.array(test.labels)))
 
@@ -127,8 +133,9 @@ def test_neighbours_in_blocks_are_all_neighbours(monkeypatch):
 
 def test_features_are_computed_once(run, others, monkeypatch):
     first = evaluate(run, "knn", test=str(others), quiet=True)
-    count = len(list((run.path / "features").iterdir()))
-    assert count == 5  # of the training images three kinds, of the test images two
+    assert (
+        len(list((run.path / "features").glob("*.npy"))) == 5
+    )  # of the training images three kinds, of the test images two
     monkeypatch.setattr(frozen, "_compute", None)
     assert evaluate(load(run.path), "knn", test=str(others), quiet=True) == first
     evaluate(run, "lowshot", test=str(others), quiet=True, **QUICK["lowshot"])  # the backbone's, from the same files
@@ -149,7 +156,13 @@ def test_kept_features_are_the_encoders(run, others):
     turned = source.subset(np.arange(len(source))[::-1].copy())
     (backward,) = frozen.frozen(run, turned, ("backbone",), steps)
     torch.testing.assert_close(backward.flip(0), fresh[1])
-    # Other weights too.
+    # Images that are prepared otherwise, too.
+    path = frozen._path(run, source, "backbone")
+    for change in ({"image_size": 24}, {"plain_resize": 40}, {"mean": [0.5] * 3}, {"std": [0.5] * 3}):
+        other = load(run.path)
+        other.settings = dataclasses.replace(run.settings, **change)
+        assert frozen._path(other, source, "backbone") != path
+    # And other weights.
     state = run.path / "encoder.safetensors"
     state.write_bytes(state.read_bytes()[:-4] + b"\0\0\0\0")
     assert frozen._path(load(run.path), source, "backbone") != frozen._path(run, source, "backbone")
@@ -179,6 +192,38 @@ def test_finished_draws_are_not_lost(protocol, module, run, others, monkeypatch)
     made.clear()
     evaluate(run, protocol, test=str(others), quiet=True, **{**options, "seed": 1})  # other options: nothing to go on
     assert len(made) == 4
+
+
+def test_drafts_are_of_the_same_labels_and_no_evaluations(run, photos, tmp_path, monkeypatch):
+    """The same files with other labels are another task; what is not finished is not on the page."""
+    table = tmp_path / "table.csv"
+
+    def write(shift):
+        rows = (f"{photos}/slope{s}/{i:02d}.png,{(s + shift * i) % 3}\n" for s in range(3) for i in range(16))
+        table.write_text("path,label\n" + "".join(rows))
+
+    score, made = lowshot._score, []
+
+    def twice(*arguments):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(1)
+        return score(*arguments)
+
+    write(0)
+    monkeypatch.setattr(lowshot, "_score", twice)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(run, "lowshot", train=str(table), quiet=True, shots=[2], draws=3)
+    assert run.evaluations == {}
+    made.clear()
+    write(1)
+    monkeypatch.setattr(lowshot, "_score", lambda *a: (made.append(1), score(*a))[1])
+    evaluate(run, "lowshot", train=str(table), quiet=True, shots=[2], draws=3)
+    assert len(made) == 3
+    assert evaluate(run, "lowshot", train=str(table), quiet=True, again=False, shots=[2], draws=3)
+    assert len(made) == 3  # the result that is there
+    evaluate(run, "lowshot", train=str(table), quiet=True, again=False, shots=[2], draws=4)
+    assert len(made) == 7
 
 
 def test_augmented_views_are_the_papers_way(run, others, monkeypatch):
@@ -216,14 +261,102 @@ def test_the_papers_settings_are_the_defaults(run, monkeypatch):
 
     monkeypatch.setattr(linear, "_augmented", note)
     photos = run.source()
-    for spec, epochs, rate, cells in (("ImageNet:x", 100, 10.0, 1), ("Places205:x", 40, 0.3, 2)):
+    for spec, epochs, rate, cells in (
+        ("ImageNet:x", 100, 10.0, 1),
+        ("Places205:x", 40, 0.3, 2),
+        ("ImageNet@train:x", 100, 10.0, 1),
+        ("Places205@train:x", 40, 0.3, 2),
+    ):
         photos.spec = spec
         task = protocols.Task(run, photos, photos, PROTOCOLS["linear"](), protocols.Steps(quiet=True), None)
         linear.protocol(task)
         assert (seen["schedule"].epochs, seen["rate"], seen["cells"]) == (epochs, rate, cells)
-        assert seen["schedule"].batch_size == 256
-    tuning = PROTOCOLS["semisup"]()
-    assert (tuning.epochs, tuning.lr, tuning.batch_size, tuning.weight_decay) == (20, 0.01, 256, 0.0005)
+        assert seen["schedule"] == regression.Schedule(epochs, [0.6, 0.8], 0.1, 256)
+
+
+def test_fine_tuning_has_the_papers_rates(run, others, monkeypatch):
+    """0.01 for the backbone; for the classifier 1 with 1 % of the labels and 0.1 with 10 %; each for its own part."""
+    seen = []
+
+    class Noted(torch.optim.SGD):
+        def __init__(self, groups, **options):
+            groups = list(groups)
+            seen.append([(sum(p.numel() for p in group["params"]), group["lr"]) for group in groups] + [options])
+            super().__init__(groups, **options)
+
+    monkeypatch.setattr(torch.optim, "SGD", Noted)
+    schedules = []
+    tune = semisup.fine_tune
+    note = lambda *a, schedule, **k: (schedules.append(schedule), tune(*a, schedule=schedule, **k))[1]  # noqa: E731
+    monkeypatch.setattr(semisup, "fine_tune", note)
+    evaluate(run, "semisup", test=str(others), quiet=True, draws=1)
+    backbone = sum(p.numel() for p in run.encoders[0].backbone.parameters())
+    classifier = 3 * (run.encoders[0].feature_dim + 1)
+    decay = {"momentum": 0.9, "weight_decay": 0.0005}
+    assert seen == [[(backbone, 0.01), (classifier, rate), decay] for rate in (1.0, 0.1)]
+    assert schedules == [regression.Schedule(20, [0.6, 0.8], 0.2, 256)] * 2
+
+
+def test_no_labelled_image_is_left_out_of_an_epoch(run, photos):
+    loader = run.loader(str(photos))
+    for size, sizes in ((48, [48]), (32, [24, 24]), (15, [12, 12, 12, 12]), (47, [24, 24]), (300, [48])):
+        batches = list(loader.train(torch.arange(48), 0, size, every=True))
+        assert [len(b.index) for b in batches] == sizes
+        assert torch.cat([b.index for b in batches]).tolist() == list(range(48))
+
+
+def test_clustering_over_training_and_on_one_set(run, others):
+    """AMI of kept assignments by scikit-learn; without --test the run's own images, which need no others."""
+    result = evaluate(run, "clustering", quiet=True, clusters=[2, 6], starts=2)
+    _, labels = run.images
+    curves = result["details"]["ami_over_training"]
+    assert curves["epochs"] == [1, 2, 3]
+    for m in range(2):
+        expected = [adjusted_mutual_info_score(labels, read_assignments(run.path, e)[m]) for e in (1, 2, 3)]
+        assert curves["ami"][m] == pytest.approx(expected)
+        final = adjusted_mutual_info_score(labels, run.prototypes[m].assignment)
+        assert result["metrics"][f"ami of the run's k = {run.settings.clusters[m]}"] == pytest.approx(final)
+    points = torch.nn.functional.normalize(run.features(run.loader(run.source())), dim=1)
+    found = result["metrics"]["ami (k = 6)"]["runs"]
+    for start in range(2):
+        clusters = k_means(points, 6, generator=generator(0, "ami", start), iterations=50, engine="faiss").assignment
+        assert found[start] == pytest.approx(adjusted_mutual_info_score(labels, clusters))
+    momentum = evaluate(run, "clustering", test=str(others), quiet=True, features="momentum", starts=1)
+    assert momentum["data"]["train"]["images"] == 30
+    with pytest.raises(UserError, match="clusters is 31, and there are 30 images"):
+        evaluate(run, "clustering", test=str(others), quiet=True, clusters=[31])
+
+
+def test_information_of_a_sample(run):
+    """Estimates on the images drawn, by hand; the exact value on all, from the assignment the run has kept."""
+    result = evaluate(run, "information", quiet=True, most=30, neighbours=2)
+    metrics, source = result["metrics"], run.source()
+    codes = np.array([int(label[-1]) for label in source.labels])
+    chosen = np.sort(random_order(48, "information", 0)[:30])
+    embeddings = run.embeddings(run.loader(source))
+    assert metrics["features"] == pytest.approx(ross(embeddings[chosen], codes[chosen], 2), abs=1e-6)
+    for k, c in zip(run.settings.clusters, run.prototypes, strict=True):
+        assert metrics[f"prototypes, k = {k}; exact"] == pytest.approx(mutual_info_score(codes, c.assignment))
+        nearest = (embeddings[chosen] @ c.centroids.T).argmax(dim=1)
+        expected = ross(c.centroids[nearest], codes[chosen], 2)
+        assert metrics[f"prototypes, k = {k}"] == pytest.approx(expected, abs=1e-6)
+    assert metrics["entropy of the labels"] == pytest.approx(np.log(3))
+    assert result["settings"]["images"] == 30
+
+
+def test_the_nearest_class_mean_and_chosen_costs(run, others):
+    source, test = run.source(), open_source(str(others))
+    train_x, test_x = (svm.unit(run.features(run.loader(s)).numpy()) for s in (source, test))
+    marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
+    chosen = lowshot.draw([np.flatnonzero(column) for column in marks.T], 4, 0, 0)
+    mean = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[4], draws=1, classifier="mean")
+    scores = lowshot.class_means(train_x[chosen], marks[chosen], test_x)
+    assert mean["metrics"]["accuracy@4"]["mean"] == svm.accuracy(scores, sorted(set(test.labels)), test.labels)
+    auto = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[2, 4], draws=1, cost="auto")
+    scores, _ = svm.decisions(train_x[chosen], marks[chosen], test_x, None)
+    assert auto["metrics"]["accuracy@4"]["mean"] == svm.accuracy(scores, sorted(set(test.labels)), test.labels)
+    fixed = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[2], draws=1)
+    assert auto["metrics"]["accuracy@2"] == fixed["metrics"]["accuracy@2"]  # two images a class: nothing to choose by
 
 
 def test_cells_of_the_feature_map(run, others):
@@ -280,10 +413,29 @@ def test_voc_has_several_classes_an_image(voc):
     assert len(open_source(f"VOC2007:{voc / 'VOCdevkit' / 'VOC2007'}")) == 24
 
 
+def test_voc_marks_belong_to_their_images(voc):
+    """Names that sort otherwise with their ending than without, and a name that is listed twice."""
+    root = voc / "VOCdevkit" / "VOC2007"
+    for key, name in (("photo", "cat"), ("photo-1", "dog")):
+        shutil.copy(root / "JPEGImages" / "tr000.jpg", root / "JPEGImages" / f"{key}.jpg")
+        text = f"<annotation><object><name>{name}</name></object></annotation>"
+        (root / "Annotations" / f"{key}.xml").write_text(text)
+    (root / "ImageSets" / "Main" / "mine.txt").write_text("photo-1\nphoto\nphoto\ntr001\n")
+    source = open_source(f"VOC2007@mine:{voc}")
+    found = {
+        name: source.marks.classes[row.argmax()] for name, row in zip(source.names, source.marks.values, strict=True)
+    }
+    assert found == {
+        "JPEGImages/photo-1.jpg": "dog",
+        "JPEGImages/photo.jpg": "cat",
+        "JPEGImages/tr001.jpg": "sofa",
+    }
+
+
 def test_linear_and_lowshot_of_several_classes(run, voc):
     """One SVM a class; AP of the scores that the same machine, trained here, gives."""
     spec = f"VOC2007:{voc}"
-    with pytest.raises(UserError, match=r"all or none of the images .* show aeroplane"):
+    with pytest.raises(UserError, match=r"no image of .* shows aeroplane"):
         evaluate(run, "linear", train=spec, quiet=True)
     for name in ("cat", "dog", "sofa"):  # a data set of its own classes
         for file in (voc / "VOCdevkit" / "VOC2007" / "Annotations").iterdir():
@@ -340,6 +492,9 @@ def test_places_and_imagenet_as_they_come(run, photos, tmp_path):
         (None, ["knn", "--test", "PHOTOS"], "48 files are among the training and the test images"),
         ("some labels", ["knn", "--train", "MADE/t.csv"], "1 images of .* have no label"),
         (None, ["knn", "--neighbours", "0"], "neighbours is 0; it must be at least 1"),
+        (None, ["knn", "--neighbours", "500"], "neighbours is 500, and there are 38 training images"),
+        (None, ["lowshot", "--shots", "[]"], "shots is empty"),
+        ("ones", ["knn", "--train", "MADE"], "no class of .* has two images"),
         (None, ["linear", "--views", "upside-down"], "views is 'upside-down'; it takes auto or augmented or cached"),
         (None, ["quiz"], "invalid choice: 'quiz'"),
         (None, ["knn", "--shots", "1"], "unrecognized arguments: --shots"),
@@ -357,6 +512,10 @@ def test_bad_input(make, arguments, sentence, run, photos, tmp_path, capsys):
         shutil.copytree(photos / "slope0", made / "only")
         (made / "table.csv").write_text("path,label\n" + "".join(f"only/{i:02d}.png,only\n" for i in range(9)))
         arguments = [a.replace("MADE", "MADE/table.csv") for a in arguments]
+    elif make == "ones":
+        for slope in range(3):
+            (made / f"slope{slope}").mkdir(parents=True)
+            shutil.copy(photos / f"slope{slope}" / "00.png", made / f"slope{slope}")
     elif make == "new class":
         for slope in range(2):
             shutil.copytree(photos / f"slope{slope}", made / f"slope{slope}")
@@ -373,3 +532,14 @@ def test_bad_input(make, arguments, sentence, run, photos, tmp_path, capsys):
     assert re.search(sentence, said), said
     assert said.count("\n") == 1
     assert sorted(run.path.rglob("*")) == before
+
+
+def test_an_unfinished_run_and_the_same_images_twice(run, tmp_path):
+    digits = np.random.default_rng(0).integers(0, 255, (30, 20, 20), dtype=np.uint8)
+    one, two = open_source(digits), open_source(digits.copy())
+    with pytest.raises(UserError, match="are the same images"):
+        protocols.check_apart(one, two)
+    protocols.check_apart(one, open_source(255 - digits))
+    (run.path / "encoder.safetensors").unlink()
+    with pytest.raises(UserError, match="has not ended; continue it with --resume"):
+        evaluate(load(run.path), "knn", quiet=True)

@@ -81,26 +81,52 @@ def test_a_class_that_no_test_image_shows_does_not_count():
     assert by_class["map"] == {"cat": 1.0}
 
 
+def test_folds_part_images_not_rows():
+    """An image that stands twice is in one fold only: its copy would know the answer."""
+    train, _, marks = points()
+    images = np.concatenate([np.arange(120), np.arange(40)])
+    positive = marks[:, 0]
+    seen = []
+    decide = svm.decision
+
+    def note(inside, shown, outside, cost):
+        seen.append({tuple(row) for row in inside} & {tuple(row) for row in outside})
+        return decide(inside, shown, outside, cost)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(svm, "decision", note)
+        svm.best_cost(train[images], positive[images], images)
+    assert len(seen) == 3 * len(svm.COSTS)
+    assert not any(seen)
+
+
+@pytest.mark.parametrize("positives", [0, 1, 2, 119, 120])
+def test_too_few_for_cross_validation_or_for_any_machine(positives):
+    train, _, _ = points()
+    positive = np.arange(120) < positives
+    scores, costs = svm.decisions(train, positive[:, None], train, None)
+    assert costs == [svm.COST]
+    assert np.isfinite(scores).all()
+    assert (scores == 0).all() == (positives in (0, 120))
+
+
 def test_draws_are_k_of_each_class_and_independent():
-    marks = np.zeros((40, 2), dtype=bool)
-    marks[:25, 0] = marks[20:, 1] = True  # five images show both
-    drawn = [lowshot.draw(marks, 3, seed=0, number=i) for i in range(5)]
+    members = [np.arange(25), np.arange(20, 40)]  # five images show both
+    drawn = [lowshot.draw(members, 3, seed=0, number=i) for i in range(5)]
     for chosen in drawn:
         assert len(chosen) == 6
-        assert marks[chosen[:3], 0].all()
-        assert marks[chosen[3:], 1].all()
-        assert len(set(chosen[:3])) == len(set(chosen[3:])) == 3
+        for c, part in enumerate((chosen[:3], chosen[3:])):
+            assert len(set(part)) == 3
+            assert set(part) <= set(members[c])
     assert len({tuple(chosen) for chosen in drawn}) == 5
-    assert (lowshot.draw(marks, 3, seed=0, number=1) == drawn[1]).all()
+    assert (lowshot.draw(members, 3, seed=0, number=1) == drawn[1]).all()
 
 
 def test_too_few_images_of_a_class():
-    marks = np.array([[True, False]] * 9 + [[False, True]] * 3)
-    lowshot.check_shots(marks, ["cat", "dog"], [1, 2], "photos")
-    with pytest.raises(
-        UserError, match="class dog has 3 images in photos, and 16 are to be drawn; ask for --shots 1,2"
-    ):
-        lowshot.check_shots(marks, ["cat", "dog"], [1, 2, 16], "photos")
+    members = [np.arange(9), np.arange(3)]
+    lowshot.check_shots(members, ["cat", "dog"], [1, 2], "photos")
+    with pytest.raises(UserError, match=r"class dog has 3 images in photos, and 16 are .* ask for --shots 1,2"):
+        lowshot.check_shots(members, ["cat", "dog"], [1, 2, 16], "photos")
 
 
 def test_class_means_by_hand():

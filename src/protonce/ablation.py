@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from protonce.errors import UserError
-from protonce.evaluate.protocols import evaluate
+from protonce.evaluate.options import SemisupOptions
+from protonce.evaluate.protocols import evaluate, parted
+from protonce.evaluate.task import labels_of
 from protonce.files import write_whole
 from protonce.paper import ABLATION
 from protonce.preparation import prepare
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
-from protonce.run import Run
 from protonce.training import train
 
 ROWS: dict[str, dict[str, object]] = {  # what each row of the paper's table changes
@@ -69,39 +70,36 @@ def run_ablation(
         raise UserError("warmup_epochs is 0, and two rows of the ablation are about a warm-up; set it above 0")
     if settings.keys() & {"terms", "method"}:
         raise UserError("terms and method are what the ablation varies; leave them out")
-    _check_warmup(data, out, settings)
+    SemisupOptions(shares=[share], draws=draws)
+    _check(data, test, out, settings)
     rows: list[Row] = []
     for name, varied in ROWS.items():
         Console(stderr=True, quiet=quiet, highlight=False, markup=False).print(name)
         run = train(data, out / FOLDERS[name], resume=True, quiet=quiet, **{**settings, **varied})
-        tuned = _once(run, "semisup", test, quiet, shares=[share], draws=draws)["metrics"][f"top5@{100 * share:g}%"]
-        linear = _once(run, "linear", test, quiet)["metrics"]["top1"]
-        rows.append(Row(name, tuned["mean"], tuned["std"], linear))
+        tuned = evaluate(run, "semisup", test=test, quiet=quiet, again=False, shares=[share], draws=draws)
+        linear = evaluate(run, "linear", test=test, quiet=quiet, again=False)
+        fine_tuning = tuned["metrics"][f"top5@{100 * share:g}%"]
+        rows.append(Row(name, fine_tuning["mean"], fine_tuning["std"], linear["metrics"]["top1"]))
     write_whole(out / "ablation.json", json.dumps({"rows": [asdict(row) for row in rows]}, indent=2) + "\n")
     if not quiet:
         _print(rows, share, out)
     return rows
 
 
-def _check_warmup(data: str, out: Path, settings: Mapping[str, Any]) -> None:
-    """Whether rows with a warm-up differ from those without, before any is trained."""
+def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) -> None:
+    """What would be noticed after days of training: rows that cannot differ, images that cannot be evaluated."""
     own = {"own_encoder": False, "own_views": False}
     given = {name: value for name, value in settings.items() if name != "recipe"}
     last = out / FOLDERS["instance + proto (w/ warm-up)"]
-    s = prepare(data, last, settings.get("recipe"), True, given, own, Reporter(quiet=True), Ranks()).resolved
+    plan = prepare(data, last, settings.get("recipe"), True, given, own, Reporter(quiet=True), Ranks())
+    s = plan.resolved
     if not 0 < s.warmup_epochs < s.epochs:
         raise UserError(
             f"with {s.epochs} epochs the warm-up takes {s.warmup_epochs}, so that rows would not differ; "
             "train for more epochs, or set --warmup-epochs"
         )
-
-
-def _once(run: Run, protocol: str, test: str | None, quiet: bool, **options: Any) -> Mapping[str, Any]:
-    """An evaluation that was kept, or a new one."""
-    kept = run.evaluations.get(protocol)
-    if kept is not None and all(kept["settings"][name] == value for name, value in options.items()):
-        return kept
-    return evaluate(run, protocol, test=test, quiet=quiet, **options)
+    labelled, _, _ = parted(plan.source, data, test, s.seed)
+    labels_of(labelled)  # fine-tuning takes one class an image
 
 
 def _print(rows: list[Row], share: float, out: Path) -> None:

@@ -242,16 +242,16 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
     """The protocols, each with its options; what all of them take may stand before PROTOCOL too."""
     images = {"train": "labelled images to learn from; else the run's own data", "test": TEST}
 
-    def add_common(to: argparse.ArgumentParser, default: object, sides: Sequence[str] = ("train", "test")) -> None:
-        for name in sides:
-            to.add_argument(f"--{name}", metavar="DATA", default=default, help=images[name])
+    def add_common(to: argparse.ArgumentParser, default: object) -> None:
+        for name, text in images.items():
+            to.add_argument(f"--{name}", metavar="DATA", default=default, help=text)
         to.add_argument("--name", default=default, help="kept as evaluations/PROTOCOL-NAME.json")
 
     add_common(parser, None)
     protocols = parser.add_subparsers(dest="protocol", required=True, metavar="PROTOCOL", parser_class=Parser)
     for name, fields in PROTOCOLS.items():
         sub = protocols.add_parser(name, help=fields.__doc__, description=fields.__doc__)
-        add_common(sub, argparse.SUPPRESS, ("train",) if name == "information" else ("train", "test"))
+        add_common(sub, argparse.SUPPRESS)
         _add_fields(sub, fields)
 
 

@@ -96,6 +96,7 @@ class Settings(Checked):
         "step schedule: shares of the epochs after which the rate is divided by 10",
         above=0,
         most=1,
+        empty=True,
     )
     sgd_momentum: float = setting(0.9, "momentum of SGD", least=0, most=1)
     weight_decay: float = setting(1e-4, "weight decay of SGD", least=0)
@@ -119,8 +120,6 @@ class Settings(Checked):
             raise UserError(f"setting blur_sigma is {self.blur_sigma}; it takes two numbers, the smaller first")
         if self.jitter[3] > 0.5:
             raise UserError(f"setting jitter has hue {self.jitter[3]}; hue is at most 0.5")
-        if self.clusters != "auto" and not self.clusters:
-            raise UserError("setting clusters is empty; name at least one number of prototypes")
 
 
 @dataclass(frozen=True)

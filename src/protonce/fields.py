@@ -20,9 +20,10 @@ def setting(
     above: float | None = None,
     most: float | None = None,
     length: int | None = None,
+    empty: bool = False,
 ) -> Any:
     """A field with its default, its description, and the range in which its number (or each of its list) lies."""
-    rules = {"help": text, "least": least, "above": above, "most": most, "length": length}
+    rules = {"help": text, "least": least, "above": above, "most": most, "length": length, "empty": empty}
     if isinstance(default, list):
         return dataclasses.field(default_factory=default.copy, metadata=rules)
     return dataclasses.field(default=default, metadata=rules)
@@ -104,6 +105,8 @@ def _describe(hint: Any) -> str:
 
 def _check_range(name: str, value: object, rules: Mapping[str, Any]) -> None:
     length = rules["length"]
+    if value == [] and not rules["empty"]:
+        raise UserError(f"setting {name} is empty; name at least one number")
     if isinstance(value, list) and length is not None and len(value) != length:
         raise UserError(f"setting {name} has {len(value)} numbers; it takes {length}")
     for number in value if isinstance(value, list) else [value]:

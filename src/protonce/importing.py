@@ -74,9 +74,11 @@ def import_encoder(
     """
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise UserError(f"{out} is not empty; choose a new folder")
-    given = {**USUAL, **(_architecture_of(like) if like is not None else {}), **settings}
+    known = _architecture_of(like) if like is not None else weights.architecture(file)
+    given = {**USUAL, **known, **settings}
+    chosen = Settings.from_mapping(given, "import")  # what is wrong is said before anything is read
     state = {} if file == UNTRAINED else weights.read(file, file)
-    source = None if data is None else open_source(data, "train", limit=int(str(settings.get("limit", 0))))
+    source = None if data is None else open_source(data, "train", chosen.seed, chosen.limit)
     if state:
         given["backbone"], prefix = _recognise(file, state, given)
         given |= _head(state, prefix)

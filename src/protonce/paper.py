@@ -108,7 +108,7 @@ def beside(protocol: str, metric: str, places: bool = False) -> Printed | None:
         places: the images are those of Places205, for which the paper has numbers of its own.
     """
     what, _, at = metric.partition("@")
-    if (protocol, metric) in (("knn", "accuracy"), ("knn", "momentum_accuracy"), ("comparison", "knn")):
+    if (protocol, metric) in (("knn", "momentum_accuracy"), ("comparison", "knn")):
         return KNN
     if (protocol, metric) in (("clustering", "ami"), ("comparison", "ami")):
         return AMI

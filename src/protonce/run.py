@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import json
 import platform
 import subprocess
@@ -34,6 +35,7 @@ from protonce.errors import UserError
 from protonce.features import extract
 from protonce.files import csv_text, write_npz, write_whole
 from protonce.health import Verdict, verdict
+from protonce.kmeans import Engine
 from protonce.prototypes import Prototypes, assign, parents
 
 PACKAGES = ("protonce", "torch", "torchvision", "timm", "lightning-fabric", "faiss-cpu", "numpy", "pillow")
@@ -93,7 +95,7 @@ class Run:
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """What `protonce evaluate` kept in evaluations/, by the name of the file."""
         found = {}
-        for file in sorted((self.path / "evaluations").glob("*.json")):
+        for file in sorted((self.path / "evaluations").glob("[!.]*.json")):  # hidden ones are not finished
             try:
                 found[file.stem] = json.loads(file.read_text())
             except ValueError:
@@ -115,8 +117,7 @@ class Run:
     @functools.cached_property
     def encoders(self) -> tuple[Encoder, Encoder]:
         """The query encoder f_θ and its momentum twin f_θ', in eval mode."""
-        if not self.finished:
-            raise UserError(f"the run {self.path} has not ended; continue it with --resume")
+        self._check_finished()
         card = json.loads((self.path / "encoder.json").read_text())
         if card["own_backbone"]:
             if self._backbone is None:
@@ -132,9 +133,14 @@ class Run:
             encoder.eval()
         return query, twin
 
+    def _check_finished(self) -> None:
+        if not self.finished:
+            raise UserError(f"the run {self.path} has not ended; continue it with --resume")
+
     @functools.cached_property
     def encoder_hash(self) -> str:
         """Tells these weights from all others."""
+        self._check_finished()
         with (self.path / "encoder.safetensors").open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -169,7 +175,7 @@ class Run:
         if not path.exists() and self.imported:
             raise UserError(f"{self.path} was imported without images, so it has no prototypes; import it with --data")
         if not path.exists():
-            raise UserError(f"the run {self.path} has not ended; continue it with --resume")
+            self._check_finished()
         with np.load(path) as file:
             return dict(file)
 
@@ -186,6 +192,11 @@ class Run:
         """The device the run was trained on, or the CPU where that one is not there."""
         has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         return self.settings.device if has.get(self.settings.device) else "cpu"
+
+    @property
+    def kmeans_engine(self) -> Engine:
+        """The engine the run was trained with, or torch where faiss is not there."""
+        return self.settings.kmeans_engine if importlib.util.find_spec("faiss") else "torch"
 
     def source(self, data: Data | None = None) -> Source:
         """The images the run was trained on, opened again.

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import timm
@@ -131,6 +132,11 @@ def read(place: str, where: str) -> dict[str, Tensor]:
             if path.suffix == ".safetensors"
             else torch.load(path, map_location="cpu", weights_only=True)
         )
+    except UnpicklingError:
+        raise UserError(
+            f"{where} cannot be read safely: it holds more than tensors, numbers and texts, and other objects can run "
+            "code when they are loaded; save its state_dict alone"
+        ) from None
     except Exception as error:  # each reader has its own kinds of error; all mean that the file is no weights file
         raise UserError(f"{where} is not a weights file that can be read safely: {_first_line(error)}") from None
     for wrapper in ("state_dict", "model"):  # as published checkpoints nest them

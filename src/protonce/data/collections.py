@@ -99,15 +99,15 @@ def _voc(name: Name, part: str) -> Listing:
     file = root / "ImageSets" / "Main" / f"{split}.txt"
     if not file.is_file():
         raise UserError(f"{root} has no part {split!r}: there is no ImageSets/Main/{split}.txt")
-    keys = sorted(line.split()[0] for line in file.read_text().splitlines() if line.strip())
-    shown = [_objects(root / "Annotations" / f"{key}.xml") for key in keys]
-    seen = sorted({c for objects in shown for c in objects})
+    keys = {line.split()[0] for line in file.read_text().splitlines() if line.strip()}
+    shown = {f"JPEGImages/{key}.jpg": _objects(root / "Annotations" / f"{key}.xml") for key in keys}
+    seen = sorted({c for objects in shown.values() for c in objects})
     classes = VOC_CLASSES if set(seen) <= set(VOC_CLASSES) else seen
-    values = np.full((len(keys), len(classes)), -1, dtype=np.int8)
-    for row, objects in zip(values, shown, strict=True):
-        for c, difficult in objects.items():
+    listing = list_paths(root, [(str(root / image), "") for image in shown], f"{root}, part {split}")
+    values = np.full((len(listing.names), len(classes)), -1, dtype=np.int8)
+    for row, image in zip(values, listing.names, strict=True):
+        for c, difficult in shown[image].items():
             row[classes.index(c)] = 0 if difficult else 1
-    listing = list_paths(root, [(str(root / "JPEGImages" / f"{key}.jpg"), "") for key in keys], f"{root}, part {split}")
     listing.labels = None
     listing.marks = Marks(list(classes), values, eleven_points=name.name == "VOC2007")
     return listing

@@ -58,17 +58,28 @@ class Loader:
     def __len__(self) -> int:
         return len(self.source)
 
-    def train(self, order: Tensor, epoch: int, batch_size: int) -> Iterator[Samples]:
-        """Samples for random views, in this order of image indices; an incomplete last batch is left out."""
-        whole = len(order) // batch_size * batch_size
-        yield from self._batches(order[:whole], epoch, batch_size, plain=False)
+    def train(self, order: Tensor, epoch: int, batch_size: int, every: bool = False) -> Iterator[Samples]:
+        """Samples for random views, in this order of image indices.
+
+        Args:
+            order: image indices.
+            epoch: of which the crops are a function.
+            batch_size: of all batches; an incomplete last one is left out.
+            every: leave none out: batches of at most that size, and as equal as can be.
+        """
+        if every:
+            batches = order.tensor_split(-(-len(order) // batch_size))
+        else:
+            batches = order[: len(order) // batch_size * batch_size].split(batch_size)
+        yield from self._batches(batches, epoch, plain=False)
 
     def plain(self, batch_size: int, index: Tensor | None = None) -> Iterator[Samples]:
         """Samples for plain views of these images, in this order; None: of all images, once each."""
-        yield from self._batches(torch.arange(len(self)) if index is None else index, 0, batch_size, plain=True)
+        order = torch.arange(len(self)) if index is None else index
+        yield from self._batches(order.split(batch_size), 0, plain=True)
 
-    def _batches(self, order: Tensor, epoch: int, batch_size: int, plain: bool) -> Iterator[Samples]:
-        batches = order.split(batch_size) if len(order) else ()
+    def _batches(self, batches: Sequence[Tensor], epoch: int, plain: bool) -> Iterator[Samples]:
+        batches = [index for index in batches if len(index)]
         if self.square is not None:
             for index in batches:
                 pixels, sizes, shown = self.square.take(index)

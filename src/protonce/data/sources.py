@@ -22,6 +22,7 @@ from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
 SMALL_FILE = 16_000  # bytes
+ALIKE = 16  # images of two sets that are compared, to tell whether they are the same
 
 
 @runtime_checkable
@@ -332,10 +333,14 @@ def check_apart(labelled: Source, tested: Source) -> None:
     """Files shared by train and test are an error: a test on known answers tests nothing.
 
     Raises:
-        UserError: there are such files.
+        UserError: there are such files; or of images without files all look the same on both sides.
     """
     shared = set(labelled.files or []) & set(tested.files or [])
     if shared:
         raise UserError(
             f"{len(shared)} files are among the training and the test images, one of them {min(shared)}; part them"
         )
+    if not labelled.files and not tested.files and len(labelled) == len(tested):
+        looked_at = np.linspace(0, len(labelled) - 1, min(len(labelled), ALIKE)).astype(int).tolist()
+        if all(np.array_equal(labelled.load(i), tested.load(i)) for i in looked_at):
+            raise UserError(f"{labelled.spec} and {tested.spec} are the same images; test on others")

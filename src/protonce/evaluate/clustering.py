@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protonce import randomness
+from protonce.errors import UserError
 from protonce.evaluate import agreement
 from protonce.evaluate.agreement import Table
 from protonce.evaluate.frozen import WORDS
@@ -61,14 +62,16 @@ def over_training(run: Run, labels: Sequence[str], epochs: Sequence[int]) -> lis
 
 
 def protocol(task: Task) -> Outcome:
-    """k-means on the features of the test images; AMI over training from the assignments the run has kept."""
+    """k-means on the features of one set; AMI over training from the assignments the run has kept."""
     options, labels = task.options, labels_of(task.test)
     (features,) = task.features(task.test, options.features)
     numbers = [len(set(labels))] if options.clusters == "auto" else options.clusters
+    if max(numbers) > len(labels):
+        raise UserError(f"clusters is {max(numbers)}, and there are {len(labels)} images; ask for fewer")
     metrics: Metrics = {}
     for k in numbers:
         with task.steps.doing(f"k-means of {len(features):,} features into {k:,} clusters"):
-            found = clusterings(features, k, options.starts, options.seed, task.run.settings.kmeans_engine)
+            found = clusterings(features, k, options.starts, options.seed, task.run.kmeans_engine)
             tables = [agreement.table(clusters, labels) for clusters in found]
             suffix = "" if len(numbers) == 1 else f" (k = {k})"
             for name, score in SCORES.items():

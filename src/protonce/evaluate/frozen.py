@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
 from protonce.data.sources import Source
@@ -30,16 +31,21 @@ def frozen(run: Run, source: Source, kinds: Sequence[Kind], steps: Steps) -> lis
 
     Of an encoder or views of the user's own nothing is kept: nobody can tell whether they are still the same.
     """
-    keep = not run.own
-    paths = {kind: _path(run, source, kind) for kind in kinds} if keep else {}
-    found: dict[Kind, Tensor] = {k: torch.from_numpy(np.load(path)) for k, path in paths.items() if path.exists()}
-    missing = [kind for kind in kinds if kind not in found]
-    if missing:
+
+    def compute(missing: Sequence[Kind]) -> dict[Kind, Tensor]:
         with steps.doing(f"features of {len(source):,} images of {source.spec}", len(source)) as seen:
-            found |= _compute(run, source, missing, seen)
-    for kind in missing if keep else ():
-        write_whole(paths[kind], functools.partial(np.save, arr=found[kind].numpy()))
-    return [found[kind] for kind in kinds]
+            return _compute(run, source, missing, seen)
+
+    if run.own:
+        found = compute(kinds)
+        return [found[kind] for kind in kinds]
+    paths = {kind: _path(run, source, kind) for kind in kinds}
+    (run.path / "features").mkdir(exist_ok=True)
+    with FileLock(run.path / "features" / ".lock"):  # another evaluation of the run may want the same
+        missing = [kind for kind in kinds if not paths[kind].exists()]
+        for kind, features in (compute(missing) if missing else {}).items():
+            write_whole(paths[kind], functools.partial(np.save, arr=features.numpy()))
+    return [torch.from_numpy(np.load(paths[kind], mmap_mode="c")) for kind in kinds]  # read as far as it is needed
 
 
 def is_kept(run: Run, source: Source, kind: Kind) -> bool:
@@ -63,8 +69,7 @@ def _compute(run: Run, source: Source, kinds: Sequence[Kind], seen: Callable[[in
 
     with Unchanged(query), Unchanged(twin):
         encoded = extract(encode, loader, seen=seen)
-    columns = encoded.split([width[kind] for kind in kinds], dim=1)
-    return {kind: part.contiguous() for kind, part in zip(kinds, columns, strict=True)}
+    return dict(zip(kinds, encoded.split([width[kind] for kind in kinds], dim=1), strict=True))
 
 
 def _path(run: Run, source: Source, kind: Kind) -> Path:

@@ -9,7 +9,7 @@ from torch import Tensor
 from protonce.data.sources import random_order
 from protonce.evaluate.agreement import entropy, mutual_information, table
 from protonce.evaluate.frozen import WORDS
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of
+from protonce.evaluate.task import Metrics, Outcome, Task
 from protonce.kmeans import places
 from protonce.prototypes import assign
 
@@ -65,28 +65,36 @@ def ross(points: Tensor, labels: NDArray[np.int64], k: int = NEIGHBOURS) -> floa
 
 
 def protocol(task: Task) -> Outcome:
-    """Information of the training images' labels in momentum features, and in the prototypes they are assigned to."""
+    """Information of one set's labels in momentum features, and in the prototypes they are assigned to."""
     options, source = task.options, task.train
-    n = len(labels_of(source))
-    chosen = np.sort(random_order(n, "information", options.seed)[: options.most])
-    labels = task.codes(source)[chosen]
-    shuffled = labels[random_order(len(labels), "information shuffled", options.seed)]
-    (features,) = task.features(source, "momentum")
-    spaces = {"features": features[torch.from_numpy(chosen)]}
-    assigned = {}
-    prototypes = task.run.prototypes if task.run.has_prototypes else []
-    for k, c in zip(task.run.settings.clusters, prototypes, strict=bool(prototypes)):
+    codes = task.codes(source)
+    chosen = np.sort(random_order(len(codes), "information", options.seed)[: options.most])
+    labels = codes[chosen]
+    sample = source if len(chosen) == len(codes) else source.subset(chosen)
+    (features,) = task.features(sample, "momentum")
+    spaces = {"features": features}
+    exact: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}  # of all images, where the run has kept it
+    own = source.fingerprint == task.run.config["data"]["fingerprint"]
+    for k, c in zip(task.run.settings.clusters, task.run.prototypes, strict=True) if task.run.has_prototypes else ():
         name = f"prototypes, k = {k}"
-        which, _ = assign(spaces["features"], c)
-        assigned[name], spaces[name] = which.numpy(), c.centroids[which]
-    metrics: Metrics = {"entropy of the labels": entropy(np.bincount(labels))}
+        which, _ = assign(features, c)
+        spaces[name] = c.centroids[which]
+        exact[name] = (c.assignment.numpy(), codes) if own else (which.numpy(), labels)
+    metrics: Metrics = {"entropy of the labels": entropy(np.bincount(codes))}
     for name, points in spaces.items():
         with task.steps.doing(f"information in {name}"):
             metrics[name] = ross(points, labels, options.neighbours)
-            metrics[f"{name}; labels shuffled"] = ross(points, shuffled, options.neighbours)
-        if name in assigned:
-            metrics[f"{name}; exact"] = mutual_information(table(assigned[name], labels))
+            metrics[f"{name}; labels shuffled"] = ross(points, _shuffled(labels, options.seed), options.neighbours)
+        if name in exact:
+            clusters, known = exact[name]
+            metrics[f"{name}; exact"] = mutual_information(table(clusters, known))
+            by_chance = table(clusters, _shuffled(known, options.seed))
+            metrics[f"{name}; exact, labels shuffled"] = mutual_information(by_chance)
     notes = ["in nats; the estimate is biased in many dimensions: see what shuffled labels have, and the entropy"]
-    if len(chosen) < n:
-        notes.append(f"on {len(chosen):,} of {n:,} images, drawn at random")
+    if len(chosen) < len(codes):
+        notes.append(f"estimates on {len(chosen):,} of {len(codes):,} images, drawn at random")
     return Outcome(metrics, WORDS["momentum"], {"images": len(chosen)}, notes=notes)
+
+
+def _shuffled(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    return labels[random_order(len(labels), "information shuffled", seed)]

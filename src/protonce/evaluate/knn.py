@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protonce.data.sources import random_order
+from protonce.errors import UserError
 from protonce.evaluate.task import Metrics, Outcome, Task, labels_of
 
 _BLOCK = 1 << 25  # similarities held at once
@@ -102,7 +103,8 @@ def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor
         classes: how many labels there are.
         tau: τ.
     """
-    weight = torch.exp((similarity - 1) / tau)  # a common factor changes no vote, and keeps exp small
+    nearest = similarity.max(dim=1, keepdim=True).values
+    weight = torch.exp((similarity - nearest) / tau)  # a factor common to all changes no vote, and keeps exp in range
     winners = []
     for rows in torch.arange(len(labels)).split(max(_BLOCK // classes, 1)):
         votes = weight.new_zeros(len(rows), classes).scatter_add_(1, labels[rows], weight[rows])
@@ -113,6 +115,10 @@ def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor
 def protocol(task: Task) -> Outcome:
     """KNN in the backbone's features, and as the paper does: v = f_θ(x) among the momentum bank v' = f_θ'(x)."""
     options, labels = task.options, labels_of(task.train)
+    if options.neighbours != "auto" and options.neighbours > len(labels):
+        raise UserError(
+            f"neighbours is {options.neighbours}, and there are {len(labels)} training images; ask for fewer"
+        )
     chosen = np.sort(random_order(len(labels), "kNN left out", options.seed)[:TRIED])
     spaces = {}
     (backbone, query, bank), (backbone_test, query_test) = (

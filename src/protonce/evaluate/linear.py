@@ -13,7 +13,7 @@ from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.evaluate import svm
 from protonce.evaluate.frozen import WORDS, Unchanged
-from protonce.evaluate.regression import Regression, Schedule, choose_rate, fit, order, standardise, top
+from protonce.evaluate.regression import Regression, Schedule, best_rate, choose_rate, fit, order, standardise, top
 from protonce.evaluate.task import Metrics, Outcome, Task
 from protonce.features import extract
 
@@ -22,13 +22,12 @@ def protocol(task: Task) -> Outcome:
     """A linear classifier from all labels: softmax regression, or SVMs where an image may show several classes."""
     if task.several:
         return _machines(task)
-    places = task.train.spec.startswith("Places205:")
-    views = task.options.views
+    given, places = task.options, task.collection == "Places205"
+    views = given.views
     if views == "auto":
-        views = "augmented" if places or task.train.spec.startswith("ImageNet:") else "cached"
-    given = task.options
+        views = "augmented" if task.collection in ("ImageNet", "Places205") else "cached"
     epochs = given.epochs if given.epochs != "auto" else 40 if places else 100
-    cells = given.cells if given.cells != "auto" else 2 if places else 1
+    cells = given.cells if given.cells != "auto" else 2 if places and views == "augmented" else 1
     schedule = Schedule(epochs, given.drops, 0.1, given.batch_size)
     settings = {"views": views, "epochs": epochs, "cells": cells}
     if views == "augmented":
@@ -42,21 +41,24 @@ def protocol(task: Task) -> Outcome:
     metrics: Metrics = {f"top{k}": top(logits, truth, k) for k in (1, 5)}
     what = "random crops and flips" if views == "augmented" else "plain views"
     pooled = f"backbone features of the query encoder, pooled to {cells} x {cells}; trained on {what}, frozen"
-    return Outcome(metrics, pooled, {**settings, "lr": rate}, notes=[f"learning rate {rate:g}, {epochs} epochs"])
+    notes = [f"learning rate {rate:g}, {epochs} epochs"]
+    return Outcome(metrics, pooled, {**settings, "lr": rate}, notes=notes, unused=["cost"])
 
 
 def _machines(task: Task) -> Outcome:
     train, test = (task.features(source, "backbone")[0].numpy() for source in (task.train, task.test))
     cost = None if task.options.cost == "auto" else task.options.cost
     known, marks = task.marks(task.train) == 1, task.marks(task.test)
-    empty = [c for c, column in zip(task.classes, known.T, strict=True) if not column.any() or column.all()]
+    empty = [c for c, column in zip(task.classes, known.T, strict=True) if not column.any()]
     if empty:
-        raise UserError(f"all or none of the images of {task.train.spec} show {empty[0]}; no SVM can learn that")
+        raise UserError(f"no image of {task.train.spec} shows {empty[0]}; an SVM a class needs some for each")
     with task.steps.doing(f"{len(task.classes)} SVMs on {len(train):,} images"):
         scores, costs = svm.decisions(svm.unit(train), known, svm.unit(test), cost)
     metrics, details = svm.precisions(scores, marks, task.classes, task.eleven_points)
     features = f"{WORDS['backbone']}, of unit length"
-    return Outcome(metrics, features, {"costs": dict(zip(task.classes, costs, strict=True))}, details)
+    settings = {"costs": dict(zip(task.classes, costs, strict=True))}
+    unused = ["views", "epochs", "lr", "drops", "batch_size", "cells"]
+    return Outcome(metrics, features, settings, details, unused=unused)
 
 
 def _cached(task: Task, schedule: Schedule) -> tuple[float, Tensor]:
@@ -67,7 +69,7 @@ def _cached(task: Task, schedule: Schedule) -> tuple[float, Tensor]:
     if rate == "auto":
         with task.steps.doing("learning rate, by a held-out fifth", schedule.epochs) as seen:
             found = choose_rate(train, codes, classes, schedule, seed, seen)
-        rate = max(found, key=lambda r: found[r])
+        rate = best_rate(found)
     train, test = standardise(train, test)
     with task.steps.doing(f"softmax regression on {len(train):,} images", schedule.epochs) as seen:
         return rate, fit(train, codes, classes, [rate], schedule, seed, seen).logits(test)[:, 0]
@@ -103,12 +105,12 @@ def _fit_augmented(
     state: dict[str, Any] = task.drafts.tensors()
     done = int(state.pop("epochs", torch.tensor(0)))
     classifier = Regression(**{name: value.to(loader.device) for name, value in state.items()}) if state else None
-    seed, batch_size = task.options.seed, min(schedule.batch_size, len(loader))
+    seed = task.options.seed
     with task.steps.doing(f"softmax regression on {len(loader):,} images", schedule.epochs) as seen:
         seen(done)
         for epoch in range(done, schedule.epochs):
             step = torch.tensor([rate * schedule.rate(epoch)], device=loader.device)
-            for samples in loader.train(order(len(loader), seed, epoch), epoch, batch_size):
+            for samples in loader.train(order(len(loader), seed, epoch), epoch, schedule.batch_size, every=True):
                 features = encode(loader.views.train(samples)[0])
                 if classifier is None:
                     classifier = Regression.zero(1, len(task.classes), features.shape[1], loader.device)
@@ -130,6 +132,6 @@ def pooled_features(encoder: Encoder, x: Tensor, cells: int) -> Tensor:
         return encoder.features(x)
     backbone: Any = encoder.backbone
     features = backbone.forward_features(x.contiguous(memory_format=torch.channels_last))
-    if features.ndim != 4:
+    if features.ndim != 4 or features.shape[1] != encoder.feature_dim:
         raise UserError(f"--cells {cells} needs a backbone with a feature map, (B, D, h, w); this one has none")
     return F.adaptive_avg_pool2d(features, cells).flatten(1)

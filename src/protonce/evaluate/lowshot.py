@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from protonce import randomness
@@ -14,43 +15,44 @@ from protonce.evaluate.svm import Floats
 from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
 
 
-def draw(marks: NDArray[np.bool_], k: int, seed: int, number: int) -> NDArray[np.int64]:
+def draw(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: int) -> NDArray[np.int64]:
     """Positions of k images of each class, drawn by the seed, classes in turn.
 
     An image that shows several classes may be drawn for each of them, as in the published code, and counts as often.
 
     Args:
-        marks: which image shows which class, (n, classes); each class at least k of them.
+        members: for each class the positions of its images, at least k.
         k: images a class.
         seed: of the draws.
         number: of this draw.
     """
     chosen = []
-    for c, column in enumerate(marks.T):
-        members = np.flatnonzero(column)
-        rank = randomness.uniform(seed, f"shots {k} of class {c}", number, members, 1)[:, 0]
-        chosen.append(members[np.argsort(rank)][:k])
+    for c, positions in enumerate(members):
+        rank = randomness.uniform(seed, f"shots {k} of class {c}", number, positions, 1)[:, 0]
+        chosen.append(positions[np.argsort(rank)][:k])
     return np.concatenate(chosen)
 
 
-def check_shots(marks: NDArray[np.bool_], classes: Sequence[str], shots: Sequence[int], where: str) -> None:
+def check_shots(members: Sequence[NDArray[np.int64]], classes: Sequence[str], shots: Sequence[int], where: str) -> None:
     """Every class has as many images as the largest of `shots` asks for.
 
     Raises:
         UserError: one has fewer.
     """
-    counts = marks.sum(axis=0)
-    fewest = int(counts.argmin())
-    if counts[fewest] < max(shots):
-        fitting = ",".join(str(k) for k in shots if k <= counts[fewest])
+    fewest = min(range(len(classes)), key=lambda c: len(members[c]))
+    count = len(members[fewest])
+    if count < max(shots):
+        fitting = ",".join(str(k) for k in shots if k <= count)
         hint = f"ask for --shots {fitting}" if fitting else "leave it out"
         raise UserError(
-            f"class {classes[fewest]} has {counts[fewest]} images in {where}, and {max(shots)} are to be drawn; {hint}"
+            f"class {classes[fewest]} has {count} images in {where}, and {max(shots)} are to be drawn; {hint}"
         )
 
 
 def class_means(train: Floats, marks: NDArray[np.bool_], test: Floats) -> NDArray[np.float64]:
-    """Similarity to the mean of each class's images, the prototype of section 3.5; (q, classes).
+    """Nearness to the mean of each class's images, the prototype of section 3.5; (q, classes).
+
+    It is minus the squared distance.
 
     Args:
         train: unit features, (n, D).
@@ -65,17 +67,17 @@ def class_means(train: Floats, marks: NDArray[np.bool_], test: Floats) -> NDArra
 def protocol(task: Task) -> Outcome:
     """Classifiers on k images a class, for each k over several draws; a draw that was finished is not made again."""
     options = task.options
-    marks = task.marks(task.train) == 1
-    check_shots(marks, task.classes, options.shots, task.train.spec)
-    draws = {(k, i): draw(marks, k, options.seed, i) for k in options.shots for i in range(options.draws)}
+    members = task.members(task.train)
+    check_shots(members, task.classes, options.shots, task.train.spec)
+    draws = {(k, i): draw(members, k, options.seed, i) for k in options.shots for i in range(options.draws)}
     train, needed = _features_of(task, np.unique(np.concatenate(list(draws.values()))))
     test = svm.unit(task.features(task.test, "backbone")[0].numpy())
     found: dict[int, list[dict[str, float]]] = {k: [] for k in options.shots}
     text = f"{options.draws} draws of {', '.join(map(str, options.shots))} images a class"
     with task.steps.doing(text, len(draws)) as seen:
         for (k, i), chosen in draws.items():
-            x = train[np.searchsorted(needed, chosen)]
-            found[k].append(task.drafts.piece(f"{k}/{i}", functools.partial(_score, task, x, marks[chosen], test, k)))
+            rows = train[np.searchsorted(needed, chosen)]
+            found[k].append(task.drafts.piece(f"{k}/{i}", functools.partial(_score, task, rows, chosen, test)))
             seen(1)
     metrics: Metrics = {}
     for k, scores in found.items():
@@ -84,21 +86,22 @@ def protocol(task: Task) -> Outcome:
 
 
 def _features_of(task: Task, drawn: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
-    """Unit features of the images that were drawn, or of all where that is no more work, and which images these are."""
-    source = task.train.subset(drawn)
+    """Unit features of the images that were drawn, and which images these are; no others are encoded without need."""
     if 2 * len(drawn) >= len(task.train) or is_kept(task.run, task.train, "backbone"):
-        source, drawn = task.train, np.arange(len(task.train))
-    return svm.unit(task.features(source, "backbone")[0].numpy()), drawn
+        features = task.features(task.train, "backbone")[0][torch.from_numpy(drawn)]
+    else:
+        features = task.features(task.train.subset(drawn), "backbone")[0]
+    return svm.unit(features.numpy()), drawn
 
 
-def _score(task: Task, train: Floats, marks: NDArray[np.bool_], test: Floats, k: int) -> dict[str, float]:
-    """Scores of one draw of k images a class."""
+def _score(task: Task, train: Floats, chosen: NDArray[np.int64], test: Floats) -> dict[str, float]:
+    """Scores of one draw: the features of its images, and which images these are."""
     options = task.options
+    marks = task.marks(task.train, chosen) == 1
     if options.classifier == "mean":
         scores = class_means(train, marks, test)
     else:
-        fixed = svm.COST if options.cost == "auto" and k < svm.FOLDS else options.cost
-        scores, _ = svm.decisions(train, marks, test, None if fixed == "auto" else fixed)
+        scores, _ = svm.decisions(train, marks, test, None if options.cost == "auto" else options.cost, chosen)
     if task.several:
         return svm.precisions(scores, task.marks(task.test), task.classes, task.eleven_points)[0]
     return {"accuracy": svm.accuracy(scores, task.classes, labels_of(task.test))}

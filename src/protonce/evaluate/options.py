@@ -45,6 +45,7 @@ class LinearOptions(Options):
         "shares of the epochs after which the rate is divided by 10: ImageNet's 60 and 80 of 100",
         above=0,
         most=1,
+        empty=True,
     )
     batch_size: int = setting(256, "images a step", least=1)
     cells: int | Auto = setting(
@@ -81,6 +82,7 @@ class SemisupOptions(Options):
         "shares of the epochs after which both rates fall to a fifth: 12 and 16 of 20",
         above=0,
         most=1,
+        empty=True,
     )
     lr: float = setting(0.01, "learning rate of the backbone", above=0)
     classifier_lr: float | Auto = setting(
@@ -92,7 +94,7 @@ class SemisupOptions(Options):
 
 @dataclass(frozen=True)
 class ClusteringOptions(Options):
-    """k-means on the features against the labels (table 5), and AMI of the run's own clusters over its training."""
+    """k-means on the features of one set of images against its labels (table 5), and AMI over the run's training."""
 
     clusters: list[int] | Auto = setting("auto", "numbers of clusters; auto: as many as labels", least=1)
     starts: int = setting(5, "random starts of k-means, over which scores are averaged", least=1)

@@ -21,6 +21,8 @@ from protonce.progress import Steps
 from protonce.results import scores
 from protonce.run import Run
 
+ONE_SET = ("clustering", "information")
+FIFTH = "test images are a random fifth"
 RUNNERS: dict[str, Callable[[Task], Outcome]] = {
     "knn": knn.protocol,
     "linear": linear.protocol,
@@ -39,6 +41,7 @@ def evaluate(
     test: str | None = None,
     name: str | None = None,
     quiet: bool = False,
+    again: bool = True,
     **options: object,
 ) -> dict[str, Any]:
     """Evaluate a run, print the result, and keep it in the run's `evaluations/`.
@@ -49,9 +52,11 @@ def evaluate(
         run: a finished run.
         protocol: one of PROTOCOLS.
         train: labelled images to learn from; None: the run's own data.
-        test: labelled images to test on; None: the test part of the data, or a fifth of the training images.
+        test: labelled images to test on; None: the test part of the data, or a fifth of the training images. Of
+            clustering and information, which take one set: `test`, else `train`, else the run's own data.
         name: added to the file's name, so that several evaluations can stand side by side.
         quiet: print nothing.
+        again: False: a result that is there, of the same weights, options and images, is taken as it is.
         options: of the protocol, see `protonce.evaluate.options`.
 
     Raises:
@@ -63,12 +68,9 @@ def evaluate(
     stem = f"{protocol}{f'-{name}' if name else ''}"
     if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise UserError(f"--name {name!r} has signs that no file name should; use letters, digits, - and _")
-    if protocol == "information":  # of one set of images
-        if test is not None:
-            raise UserError("information needs no test images; name labelled images with --train")
-        labelled = tested = _labelled(run, train)
+    if protocol in ONE_SET:
+        labelled = tested = one_set(run, train, test)
         how = f"the images of {labelled.spec}"
-        _check_classes(labelled, tested)
     else:
         labelled, tested, how = _parts(run, train, test)
     about = {
@@ -79,17 +81,22 @@ def evaluate(
     }
     steps = Steps(quiet)
     folder = run.path / "evaluations"
-    drafts = Drafts(folder / f".{stem}.draft.json", _key(run, chosen, about))
+    path, key = folder / f"{stem}.json", _key(run, protocol, chosen, labelled, tested)
+    kept = run.evaluations.get(stem, {}) if path.exists() and not again else {}
+    if kept.get("key") == key:
+        return kept
+    drafts = Drafts(folder / f".{stem}.draft.json", key)
     outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, steps, drafts))
+    settings = {**dataclasses.asdict(chosen), **outcome.settings}
     result = {
         "protocol": protocol,
         "metrics": outcome.metrics,
-        "settings": {**dataclasses.asdict(chosen), **outcome.settings},
+        "settings": {name: value for name, value in settings.items() if name not in outcome.unused},
         "features": outcome.features,
         "data": about,
         **({"details": outcome.details} if outcome.details else {}),
+        "key": key,
     }
-    path = folder / f"{stem}.json"
     write_whole(path, json.dumps(result, indent=2) + "\n")
     drafts.remove()
     if not quiet:
@@ -101,10 +108,13 @@ def _about(source: Source) -> dict[str, Any]:
     return {"source": source.spec, "images": len(source), "fingerprint": source.fingerprint}
 
 
-def _key(run: Run, options: Options, about: dict[str, Any]) -> str:
-    """Tells an evaluation from any other: weights, options and images."""
-    text = json.dumps([run.encoder_hash, dataclasses.asdict(options), about], sort_keys=True)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+def _key(run: Run, protocol: str, options: Options, *sources: Source) -> str:
+    """Tells an evaluation from any other: weights, options, images and labels."""
+    digest = hashlib.sha256(json.dumps([run.encoder_hash, protocol, dataclasses.asdict(options)]).encode())
+    for source in sources:
+        digest.update("\0".join([source.fingerprint, *source.names, *(source.labels or [])]).encode(errors="replace"))
+        digest.update(source.marks.values.tobytes() if source.marks else b"")
+    return digest.hexdigest()[:16]
 
 
 def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> None:
@@ -127,29 +137,49 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     console.print("; ".join(notes), soft_wrap=True)
 
 
+def one_set(run: Run, train: str | None, test: str | None) -> Source:
+    """The labelled images of a protocol that takes one set."""
+    if test is not None:
+        source = open_source(test, "test", run.settings.seed)
+    else:
+        source = run.source() if train is None else open_source(train, "train", run.settings.seed)
+    check_classes(source, source)
+    return source
+
+
 def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Source, str]:
     """Labelled training and test images, and how they were parted, in words."""
-    data, seed = train or run.config["data"]["source"], run.settings.seed
-    labelled = _labelled(run, train)
+    labelled = run.source() if train is None else open_source(train, "train", run.settings.seed)
+    labelled, tested, how = parted(labelled, train or run.config["data"]["source"], test, run.settings.seed)
+    if train is None and how.startswith(FIFTH):
+        how += ", all of them seen in training, without labels"
+    return labelled, tested, how
+
+
+def parted(labelled: Source, data: str, test: str | None, seed: int) -> tuple[Source, Source, str]:
+    """Labelled training and test images of DATA, and how they were parted, in words.
+
+    Raises:
+        UserError: there is nothing to test on, or what there is shares files with the training images, or has other
+            classes.
+    """
     if test is not None:
         tested, how = open_source(test, "test", seed), "test images named by the user"
     elif data == "builtin" or ((name := named.parse(data)) is not None and not name.split):
         tested, how = open_source(data, "test", seed), "the data set's own test part"
     else:
         labelled, tested = split(labelled, seed)
-        seen = "" if train else ", all of them seen in training, without labels"
-        how = f"test images are a random fifth of {data}{seen}"
+        how = f"{FIFTH} of {data}"
+        if not len(tested):
+            raise UserError(
+                f"no class of {data} has two images, so that none can be tested on; name test images (--test)"
+            )
     check_apart(labelled, tested)
-    _check_classes(labelled, tested)
+    check_classes(labelled, tested)
     return labelled, tested, how
 
 
-def _labelled(run: Run, train: str | None) -> Source:
-    """Labelled images to learn from: named, or the run's own."""
-    return run.source() if train is None else open_source(train, "train", run.settings.seed)
-
-
-def _check_classes(labelled: Source, tested: Source) -> None:
+def check_classes(labelled: Source, tested: Source) -> None:
     """Both sides name their classes alike, there are at least two, and none of the test's is new."""
     if (labelled.marks is None) != (tested.marks is None):
         kinds = ("may show several classes", "has one class")

@@ -111,6 +111,12 @@ def choose_rate(
     return dict(zip(RATES, right.double().mean(dim=0).tolist(), strict=True))
 
 
+def best_rate(accuracies: dict[float, float]) -> float:
+    """The rate with the highest accuracy; of several the one in the middle."""
+    best = [rate for rate, accuracy in accuracies.items() if accuracy == max(accuracies.values())]
+    return best[len(best) // 2]
+
+
 def top(logits: Tensor, codes: Tensor, k: int) -> float:
     """Share of images whose class is among the k with the highest scores."""
     best = logits.topk(min(k, logits.shape[1]), dim=1).indices

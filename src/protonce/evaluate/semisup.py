@@ -76,7 +76,7 @@ def fine_tune(
         loader: the labelled part, with views of one random crop.
         codes: the class of each of its images, (n,).
         classes: how many there are.
-        schedule: epochs, drops and batch; a batch is at most the whole part.
+        schedule: epochs, drops and batch; no image is left out of an epoch.
         lr: of the backbone.
         classifier_lr: of the linear layer.
         weight_decay: of both.
@@ -90,12 +90,12 @@ def fine_tune(
     ]
     optimizer = torch.optim.SGD(groups, momentum=MOMENTUM, weight_decay=weight_decay)
     first = [group["lr"] for group in optimizer.param_groups]
-    batch_size = min(schedule.batch_size, len(loader))
     for epoch in range(schedule.epochs):
         for group, rate in zip(optimizer.param_groups, first, strict=True):
             group["lr"] = rate * schedule.rate(epoch)
         model.train()
-        for samples in loader.train(order(len(loader), seed, epoch, "fine-tuning"), epoch, batch_size):
+        shuffled = order(len(loader), seed, epoch, "fine-tuning")
+        for samples in loader.train(shuffled, epoch, schedule.batch_size, every=True):
             view, _ = loader.views.train(samples)
             loss = F.cross_entropy(model(view), codes[samples.index].to(view.device))
             optimizer.zero_grad()

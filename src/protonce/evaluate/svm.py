@@ -25,17 +25,19 @@ def unit(features: Floats) -> NDArray[np.float64]:
 
 
 def decision(train: Floats, positive: NDArray[np.bool_], test: Floats, cost: float = COST) -> NDArray[np.float64]:
-    """How far on the positive side of a class's SVM each test image lies; (q,).
+    """How far on the positive side of a class's SVM each test image lies; (q,). All or none positive: 0 for all.
 
     Args:
         train: unit features, (n, D).
-        positive: which of them show the class, (n,): some, and not all.
+        positive: which of them show the class, (n,).
         test: unit features, (q, D).
         cost: C.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.svm import LinearSVC
 
+    if positive.all() or not positive.any():
+        return np.zeros(len(test))
     machine = LinearSVC(C=cost, class_weight={True: 2, False: 1}, max_iter=2000, dual=True, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # 2000 rounds are part of the published settings
@@ -45,7 +47,11 @@ def decision(train: Floats, positive: NDArray[np.bool_], test: Floats, cost: flo
 
 
 def decisions(
-    train: Floats, marks: NDArray[np.bool_], test: Floats, cost: float | None = COST
+    train: Floats,
+    marks: NDArray[np.bool_],
+    test: Floats,
+    cost: float | None = COST,
+    images: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.float64], list[float]]:
     """`decision` for each class, and the C of each.
 
@@ -54,28 +60,36 @@ def decisions(
         marks: which image shows which class, (n, classes).
         test: unit features, (q, D).
         cost: C; None: chosen for each class by cross-validation on the training images.
+        images: which image each row is, where one may stand several times, (n,); None: each stands once.
 
     Returns:
         (q, classes), and C of each class
     """
-    costs = [best_cost(train, column) if cost is None else cost for column in marks.T]
+    costs = [best_cost(train, column, images) if cost is None else cost for column in marks.T]
     columns = [decision(train, column, test, c) for column, c in zip(marks.T, costs, strict=True)]
     return np.stack(columns, axis=1), costs
 
 
-def best_cost(train: Floats, positive: NDArray[np.bool_]) -> float:
-    """The C with the best average precision over three folds of the training images; of several the smallest."""
-    fold = np.empty(len(positive), dtype=np.int64)
-    for value in (True, False):  # each fold has its share of both
-        members = np.flatnonzero(positive == value)
-        fold[members] = np.arange(len(members)) % FOLDS
+def best_cost(train: Floats, positive: NDArray[np.bool_], images: NDArray[np.int64] | None = None) -> float:
+    """The C with the best average precision over three folds of the training images; of several the smallest.
+
+    The published C where there are fewer than three images on a side. Arguments as for `decisions`.
+    """
+    _, first, image = np.unique(np.arange(len(positive)) if images is None else images, True, True)
+    shows = positive[first]
+    if min(shows.sum(), (~shows).sum()) < FOLDS:
+        return COST
+    folds = np.empty(len(shows), dtype=np.int64)
+    for value in (True, False):  # each fold has its share of both, and an image is in one fold only
+        members = np.flatnonzero(shows == value)
+        folds[members] = np.arange(len(members)) % FOLDS
+    fold = folds[image]
     precisions = []
     for cost in COSTS:
         scores = np.empty(len(positive))
-        folds = range(FOLDS)
-        for f in folds:
+        for f in range(FOLDS):
             scores[fold == f] = decision(train[fold != f], positive[fold != f], train[fold == f], cost)
-        held = [average_precision(scores[fold == f], positive[fold == f]) for f in folds]
+        held = [average_precision(scores[fold == f], positive[fold == f]) for f in range(FOLDS)]
         precisions.append(np.mean(held))
     return COSTS[int(np.argmax(precisions))]
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protonce.data import named
 from protonce.data.sources import Source
 from protonce.errors import UserError
 from protonce.evaluate.drafts import Drafts
@@ -45,6 +46,12 @@ class Task:
         return self.train.marks.classes if self.train.marks is not None else sorted(set(labels_of(self.train)))
 
     @property
+    def collection(self) -> str:
+        """The name of the training images' data set, such as ImageNet; empty: they are files of one's own."""
+        name = named.parse(self.train.spec)
+        return name.name if name else ""
+
+    @property
     def eleven_points(self) -> bool:
         """How the data set's own programs average precision."""
         return self.test.marks is not None and self.test.marks.eleven_points
@@ -53,12 +60,22 @@ class Task:
         """The class of each image as its position among `classes`; (n,)."""
         return np.searchsorted(np.array(self.classes), np.array(labels_of(source)))
 
-    def marks(self, source: Source) -> NDArray[np.int8]:
-        """Which image shows which class, 1 or -1, or 0 for what is difficult to see; (n, classes)."""
+    def marks(self, source: Source, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int8]:
+        """Which image shows which class, 1 or -1, or 0 for what is difficult to see; (n or chosen, classes)."""
+        rows = np.arange(len(source)) if chosen is None else chosen
         if source.marks is not None:
-            return source.marks.values
-        shown = self.codes(source)[:, None] == np.arange(len(self.classes))
-        return np.where(shown, 1, -1).astype(np.int8)
+            return source.marks.values[rows]
+        marks = np.full((len(rows), len(self.classes)), -1, dtype=np.int8)
+        marks[np.arange(len(rows)), self.codes(source)[rows]] = 1
+        return marks
+
+    def members(self, source: Source) -> list[NDArray[np.int64]]:
+        """For each class the positions of the images that show it."""
+        if source.marks is not None:
+            return [np.flatnonzero(column == 1) for column in source.marks.values.T]
+        codes = self.codes(source)
+        ends = np.cumsum(np.bincount(codes, minlength=len(self.classes)))
+        return np.split(np.argsort(codes, kind="stable"), ends[:-1])
 
 
 @dataclass
@@ -70,6 +87,7 @@ class Outcome:
     settings: dict[str, Any] = field(default_factory=dict)  # what was chosen besides the options
     details: dict[str, Any] = field(default_factory=dict)  # numbers by class or epoch
     notes: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)  # options that say nothing about these images
 
 
 def over_draws(values: Sequence[float]) -> dict[str, Any]:
