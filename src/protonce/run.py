@@ -97,9 +97,9 @@ class Run:
         found = {}
         for file in sorted((self.path / "evaluations").glob("[!.]*.json")):  # hidden ones are not finished
             try:
-                found[file.stem] = json.loads(file.read_text())
-            except ValueError:
-                raise UserError(f"{file} is no whole JSON; remove it, or evaluate again") from None
+                found[file.stem] = dict(json.loads(file.read_text()))
+            except (ValueError, TypeError):
+                raise UserError(f"{file} is no evaluation, or not a whole one; remove it, or evaluate again") from None
         return found
 
     @property
