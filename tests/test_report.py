@@ -285,7 +285,7 @@ def page(trained, tmp_path_factory):
     (run.path / "evaluations").mkdir(exist_ok=True)
     result = {
         "protocol": "knn",
-        "metrics": {"accuracy": 0.625, "accuracy@1": {"mean": 0.25, "std": 0.05, "runs": [0.2, 0.3]}},
+        "metrics": {"momentum_accuracy": 0.625, "accuracy@1": {"mean": 0.25, "std": 0.05, "runs": [0.2, 0.3]}},
         "settings": {"k": 20},
         "features": "pooled",
         "data": {"test": {"source": "<b>there</b>", "images": 10}},
