@@ -280,11 +280,37 @@ def test_plain_view_is_resize_and_centre_crop():
 
 
 @pytest.mark.parametrize("version", ["pcl-v1", "pcl-v2"])
+def test_views_in_one_go_are_those_of_torch(monkeypatch, version):
+    """Numba's second way, on one thread and on two: every operation, order, flip, grey and sigma, and all at once."""
+    pytest.importorskip("numba", reason="the extra `fast` is not installed")
+    crops = torch.stack([(images(n=24, h=V.LARGE, w=V.LARGE) * 255).byte()] * 2, dim=1)  # (24, 2, 3, s, s)
+    crops[0] = 7  # without colour, where hue has no meaning
+    samples = Samples(crops, torch.arange(24), seed=0, epoch=0)
+    changes = {
+        "as usual": {},
+        "all of it": {"jitter_p": 1.0, "grey_p": 0.5, "blur_p": 1.0, "blur_sigma": [0.1, 3.0]},
+        "nothing": {"jitter_p": 0.0, "grey_p": 0.0, "blur_p": 0.0, "flip_p": 0.0},
+        "hue alone": {"jitter": [0.0, 0.0, 0.0, 0.5], "jitter_p": 1.0},
+        "contrast alone": {"jitter": [0.0, 0.9, 0.0, 0.0], "jitter_p": 1.0},
+    }
+    for name, change in changes.items():
+        views = ImageViews(settings(version, image_size=V.LARGE, **change))
+        monkeypatch.setattr(V, "FUSED", False)
+        expected = views.train(samples)
+        monkeypatch.setattr(V, "FUSED", True)
+        for threads in (1, 2):
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            for ours, theirs in zip(views.train(samples), expected, strict=True):
+                torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0, msg=f"{name}, {threads} threads")
+
+
+@pytest.mark.parametrize("version", ["pcl-v1", "pcl-v2"])
 def test_large_images_one_by_one_are_the_whole_batch(monkeypatch, version):
     """On a CPU each large image takes its turn, for the sake of the cache; the views are those of the batch."""
     crops = torch.stack([(images(n=8, h=V.LARGE, w=V.LARGE) * 255).byte()] * 2, dim=1)  # (8, 2, 3, s, s)
     samples = Samples(crops, torch.arange(8), seed=0, epoch=0)
     views = ImageViews(settings(version, image_size=V.LARGE))
+    monkeypatch.setattr(V, "FUSED", False)
     one_by_one = views.train(samples)
     monkeypatch.setattr(V, "LARGE", 10**6)
     for a, b in zip(one_by_one, views.train(samples), strict=True):

@@ -36,7 +36,7 @@ class Row:
 
     name: str
     fine_tuning: float
-    deviation: float
+    deviation: float | None  # of a single draw there is none
     linear: float
 
 
@@ -109,7 +109,7 @@ def _print(rows: list[Row], share: float, out: Path) -> None:
         table.add_column(column, justify="right")
     for row in rows:
         tuning, linear = ABLATION[row.name]
-        spread = f"{100 * row.fine_tuning:.1f} ± {100 * row.deviation:.1f}"
+        spread = f"{100 * row.fine_tuning:.1f}" + (f" ± {100 * row.deviation:.1f}" if row.deviation is not None else "")
         table.add_row(row.name, spread, f"{tuning:.1f}", f"{100 * row.linear:.1f}", f"{linear:.1f}")
     console = Console(highlight=False, markup=False)
     console.print(table)

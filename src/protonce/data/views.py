@@ -10,9 +10,11 @@ Any other modality brings its own `Views`.
 
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +29,7 @@ from protonce import randomness
 from protonce.config import Resolved
 
 TRIES = 10  # at a crop, before the centre is taken
+FUSED = importlib.util.find_spec("numba") is not None  # whether a view can be computed in one go
 LARGE = 128  # pixels: three channels of it fill a good part of a core's cache
 LUMA = (0.2989, 0.587, 0.114)
 ALL = frozenset(range(4))  # operations of the jitter: brightness, contrast, saturation, hue
@@ -135,8 +138,11 @@ class ImageViews:
         colours = self._draw_colours(samples, which, images.device)
         # A CPU works on large images one by one, so that each stays in the cache from the first operation to the last.
         part = 1 if images.device.type == "cpu" and s.image_size >= LARGE else len(images)
-        mean, scale = (images.new_tensor(v, dtype=torch.float)[:, None, None] for v in (s.mean, 1 / np.array(s.std)))
         views = torch.empty(images.shape, device=images.device)
+        if part == 1 and FUSED and images.dtype == torch.uint8:
+            colours.write(images, flip, s, views)
+            return views
+        mean, scale = (images.new_tensor(v, dtype=torch.float)[:, None, None] for v in (s.mean, 1 / np.array(s.std)))
         for i in range(0, len(images), part):
             rows = slice(i, i + part)
             cropped = _at(images[rows], flip[rows], lambda crops: crops.flip(3))
@@ -223,6 +229,28 @@ class _Colours:
         images = _at(images, self.jittered, operation, self.factors, self.order)
         images = _at(images, self.grey, greyscale)
         return _at(images, self.blurred, gaussian_blur, self.sigma)
+
+    def write(self, images: Tensor, flip: NDArray[np.bool_], settings: Resolved, views: Tensor) -> None:
+        """Whole views of crops (B, 3, s, s) on a CPU, image by image, the same numbers as by `apply`, but faster."""
+        from protonce.data import fused
+
+        pixels, out, factors = images.numpy(), views.numpy(), self.factors.numpy()
+        mean, scale = np.array(settings.mean, np.float32), (1 / np.array(settings.std)).astype(np.float32)
+        sigma = np.where(self.blurred & (settings.views == "v2"), self.sigma.numpy(), np.float32(0))
+        used = np.isin(self.order, list(self.used)) & self.jittered[:, None]  # (B, 4)
+
+        first = settings.views == "v1"
+
+        def some(rows: NDArray[np.int64]) -> None:
+            scratch = fused.scratch_for(settings.image_size, settings.blur_sigma[1])
+            for i in rows:
+                order = self.order[i][used[i]]
+                drawn = (flip[i], first, order, factors[i], self.grey[i], sigma[i])
+                fused.view(pixels[i], *drawn, mean, scale, out[i], scratch)
+
+        threads = torch.get_num_threads()
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(some, np.array_split(np.arange(len(images)), threads)))
 
 
 def _unit(pixels: Tensor) -> Tensor:

@@ -91,8 +91,8 @@ class Outcome:
 
 
 def over_draws(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1) and values of independent draws."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    """Mean, standard deviation (n - 1; None of a single one) and values of independent draws."""
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return {"mean": float(np.mean(values)), "std": deviation, "runs": list(values)}
 
 
