@@ -543,3 +543,17 @@ def test_an_unfinished_run_and_the_same_images_twice(run, tmp_path):
     (run.path / "encoder.safetensors").unlink()
     with pytest.raises(UserError, match="has not ended; continue it with --resume"):
         evaluate(load(run.path), "knn", quiet=True)
+
+
+def test_a_log_says_how_far_it_is(monkeypatch, capsys):
+    """Where there is no terminal: a line a minute, here of a clock that runs fast."""
+    from protonce import progress
+
+    clock = iter(range(0, 10_000, 25))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: float(next(clock)))
+    with progress.Steps().doing("encoding", 8) as seen:
+        for _ in range(8):
+            seen(1)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["encoding  37 %, about 2 min to go", "encoding  75 %, about 50 s to go"]
+    assert said[-1].startswith("encoding  4 min")

@@ -9,6 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+SAY_EVERY = 60.0  # seconds between lines where there is no bar
 KNOWN_AFTER = 20  # steps until the time left is worth saying
 
 
@@ -111,9 +112,21 @@ class Steps:
         began = time.perf_counter()
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
         disable = self.console.quiet or not self.console.is_terminal
+        done, said = 0, began
+
+        def advance(count: int) -> None:
+            nonlocal done, said
+            done += count
+            bar.advance(task, count)
+            now = time.perf_counter()
+            if disable and total and now - said > SAY_EVERY:  # a log has no bar
+                said = now
+                left = duration((now - began) * (total - done) / max(done, 1))
+                self.console.print(f"{text}  {100 * done // total} %, about {left} to go", soft_wrap=True)
+
         with Progress(*columns, console=self.console, transient=True, disable=disable) as bar:
             task = bar.add_task(text, total=total)
-            yield lambda count: bar.advance(task, count)
+            yield advance
         self.console.print(f"{text}  {duration(time.perf_counter() - began)}", soft_wrap=True)
 
 
