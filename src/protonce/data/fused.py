@@ -18,8 +18,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(function: Function) -> Function:
-    """Compiled at its first call, which takes seconds, and kept beside this file for the next time."""
-    compiled: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
+    """Compiled at its first call, which takes seconds, and kept on the disk for the next time."""
+    options = {"nogil": True, "error_model": "numpy"}
+    compiled: Any
+    try:
+        compiled = njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no folder that it may write to
+        compiled = njit(**options)(function)
     return compiled  # type: ignore[no-any-return]
 
 

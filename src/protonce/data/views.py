@@ -238,7 +238,6 @@ class _Colours:
         mean, scale = np.array(settings.mean, np.float32), (1 / np.array(settings.std)).astype(np.float32)
         sigma = np.where(self.blurred & (settings.views == "v2"), self.sigma.numpy(), np.float32(0))
         used = np.isin(self.order, list(self.used)) & self.jittered[:, None]  # (B, 4)
-
         first = settings.views == "v1"
 
         def some(rows: NDArray[np.int64]) -> None:
