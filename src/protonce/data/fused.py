@@ -7,6 +7,7 @@ is loaded only where it is there, and without it nothing changes but the time.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,12 +20,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def _compiled(function: Function) -> Function:
     """Compiled at its first call, which takes seconds, and kept on the disk for the next time."""
-    options = {"nogil": True, "error_model": "numpy"}
-    compiled: Any
-    try:
-        compiled = njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no folder that it may write to
-        compiled = njit(**options)(function)
+    compiled: Any = njit(nogil=True, error_model="numpy")(function)
+    with suppress(RuntimeError):  # numba finds no folder that it may write to
+        compiled.enable_caching()
     return compiled  # type: ignore[no-any-return]
 
 
