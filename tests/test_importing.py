@@ -164,7 +164,7 @@ class _Evil:
 @pytest.mark.parametrize(
     ("content", "options", "sentence"),
     [
-        (lambda: {"state_dict": _Evil()}, {}, "other objects can run code .* save its state_dict alone$"),
+        (lambda: {"state_dict": _Evil()}, {}, "objects that could run code .* save its state_dict alone$"),
         (lambda: resnet18(0).state_dict(), {"limit": "abc"}, "limit is 'abc'"),
         (lambda: resnet18(0).state_dict(), {"backbone": "resnet34"}, "another architecture than resnet34: .* resnet18"),
         (lambda: {"a": torch.zeros(3)}, {}, "fits none of resnet18"),

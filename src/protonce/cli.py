@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import yaml
 
 from protonce import __version__
-from protonce.config import Settings, read_config, recipes
+from protonce.config import ARCHITECTURE, Settings, read_config, recipes
 from protonce.errors import UserError
 from protonce.evaluate.options import PROTOCOLS
 from protonce.fields import Checked
@@ -22,10 +22,7 @@ DATA = (
 )
 TEST = "labelled images to test on; else the data's own test part, or a fifth of the training images"
 MAIN_SETTINGS = ("epochs", "seed", "limit", "init")
-ENCODER_SETTINGS = (  # what may be said of an encoder from elsewhere
-    *("backbone", "width", "stem", "head", "dim", "image_size", "plain_resize", "mean", "std"),
-    *("seed", "limit", "clusters", "device", "workers"),
-)
+ENCODER_SETTINGS = (*ARCHITECTURE, "seed", "limit", "clusters", "device", "workers")  # of one from elsewhere
 FEW = 5  # names of tensors that are printed
 
 

@@ -15,6 +15,8 @@ from protonce.errors import UserError
 from protonce.fields import Checked, setting
 
 Auto = Literal["auto"]
+# What an encoder is, and how images are prepared for it.
+ARCHITECTURE = ("backbone", "width", "stem", "head", "dim", "image_size", "plain_resize", "mean", "std")
 
 
 @dataclass(frozen=True)

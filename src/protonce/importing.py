@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from protonce import randomness, run, weights
 from protonce.auto import FEWEST_IMAGES, DataSize, resolve
-from protonce.config import Resolved, Settings
+from protonce.config import ARCHITECTURE, Resolved, Settings
 from protonce.data.loader import Loader
 from protonce.data.sources import Data, Source, open_source
 from protonce.data.views import ImageViews
@@ -26,7 +26,6 @@ from protonce.ranks import Ranks
 from protonce.run import Run
 
 UNTRAINED = "untrained"
-ARCHITECTURE = ("backbone", "width", "stem", "head", "dim", "image_size", "plain_resize", "mean", "std")
 USUAL = {"image_size": 224, "plain_resize": 256, "stem": "standard"}  # how encoders from elsewhere were trained
 CANDIDATES = (  # architectures that are tried where none is named
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d"),
@@ -115,7 +114,7 @@ def _recognise(file: str, state: Mapping[str, Tensor], given: Mapping[str, objec
     nearest = None
     for backbone in [named, *CANDIDATES] if named else CANDIDATES:
         own = _tensors(backbone, given)
-        prefix = max(weights.PREFIXES, key=lambda p: sum(weights.fits(own, state, p, name) for name in own))
+        prefix = weights.best_prefix(own, state)
         wrong = [name for name in own if not weights.fits(own, state, prefix, name)]
         if not wrong and not nearest:
             return backbone, prefix

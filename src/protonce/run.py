@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from protonce.config import Resolved, Settings
+from protonce.config import ARCHITECTURE, Resolved, Settings
 from protonce.data import named
 from protonce.data.loader import Loader
 from protonce.data.sources import Data, Source, open_source
@@ -325,8 +325,7 @@ def finish(path: Path, query: Mapping[str, Tensor], twin: Encoder, own_backbone:
     card = {
         "own_backbone": own_backbone,
         "feature_dim": twin.feature_dim,
-        **{k: getattr(settings, k) for k in ("backbone", "width", "stem", "head", "dim")},
-        **{k: getattr(settings, k) for k in ("image_size", "plain_resize", "mean", "std")},
+        **{name: getattr(settings, name) for name in ARCHITECTURE},
     }
     write_whole(path / "encoder.json", json.dumps(card, indent=2) + "\n")
     tensors = {f"query.{k}": v for k, v in query.items()} | {f"momentum.{k}": v for k, v in twin.state_dict().items()}

@@ -81,7 +81,7 @@ def start_from(init: str, encoder: Encoder) -> Loaded:
     """
     state = read(init, f"--init {init}")
     own = encoder.backbone.state_dict()
-    prefix = max(PREFIXES, key=lambda p: sum(fits(own, state, p, name) for name in own))
+    prefix = best_prefix(own, state)
     used = [name for name in own if fits(own, state, prefix, name)]
     if not any(own[name].is_floating_point() for name in used):
         raise UserError(f"{init} has no weight that fits the backbone; choose the backbone it was trained with")
@@ -104,6 +104,11 @@ def start_from(init: str, encoder: Encoder) -> Loaded:
 def fits(own: Mapping[str, Tensor], state: Mapping[str, Tensor], prefix: str, name: str) -> bool:
     """Whether a tensor of one's own has its like among others: after a prefix the same name, and the same shape."""
     return prefix + name in state and state[prefix + name].shape == own[name].shape
+
+
+def best_prefix(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """What stands before the names of one's own tensors among others, so that most of them fit."""
+    return max(PREFIXES, key=lambda p: sum(fits(own, state, p, name) for name in own))
 
 
 def read(place: str, where: str) -> dict[str, Tensor]:
@@ -134,8 +139,8 @@ def read(place: str, where: str) -> dict[str, Tensor]:
         )
     except UnpicklingError:
         raise UserError(
-            f"{where} cannot be read safely: it holds more than tensors, numbers and texts, and other objects can run "
-            "code when they are loaded; save its state_dict alone"
+            f"{where} cannot be read safely: it is no weights file, or holds objects that could run code when they are "
+            "loaded; save its state_dict alone"
         ) from None
     except Exception as error:  # each reader has its own kinds of error; all mean that the file is no weights file
         raise UserError(f"{where} is not a weights file that can be read safely: {_first_line(error)}") from None

@@ -70,7 +70,8 @@ def protocol(task: Task) -> Outcome:
     members = task.members(task.train)
     check_shots(members, task.classes, options.shots, task.train.spec)
     draws = {(k, i): draw(members, k, options.seed, i) for k in options.shots for i in range(options.draws)}
-    train, needed = _features_of(task, np.unique(np.concatenate(list(draws.values()))))
+    needed = np.unique(np.concatenate(list(draws.values())))
+    train = _features_of(task, needed)
     test = svm.unit(task.features(task.test, "backbone")[0].numpy())
     found: dict[int, list[dict[str, float]]] = {k: [] for k in options.shots}
     text = f"{options.draws} draws of {', '.join(map(str, options.shots))} images a class"
@@ -85,13 +86,13 @@ def protocol(task: Task) -> Outcome:
     return Outcome(metrics, f"{WORDS['backbone']}, of unit length")
 
 
-def _features_of(task: Task, drawn: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
-    """Unit features of the images that were drawn, and which images these are; no others are encoded without need."""
+def _features_of(task: Task, drawn: NDArray[np.int64]) -> Floats:
+    """Unit features of the images that were drawn; no others are encoded without need."""
     if 2 * len(drawn) >= len(task.train) or is_kept(task.run, task.train, "backbone"):
         features = task.features(task.train, "backbone")[0][torch.from_numpy(drawn)]
     else:
         features = task.features(task.train.subset(drawn), "backbone")[0]
-    return svm.unit(features.numpy()), drawn
+    return svm.unit(features.numpy())
 
 
 def _score(task: Task, train: Floats, chosen: NDArray[np.int64], test: Floats) -> dict[str, float]:

@@ -69,7 +69,7 @@ def evaluate(
     if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise UserError(f"--name {name!r} has signs that no file name should; use letters, digits, - and _")
     if protocol in ONE_SET:
-        labelled = tested = one_set(run, train, test)
+        labelled = tested = _one_set(run, train, test)
         how = f"the images of {labelled.spec}"
     else:
         labelled, tested, how = _parts(run, train, test)
@@ -137,20 +137,21 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     console.print("; ".join(notes), soft_wrap=True)
 
 
-def one_set(run: Run, train: str | None, test: str | None) -> Source:
+def _one_set(run: Run, train: str | None, test: str | None) -> Source:
     """The labelled images of a protocol that takes one set."""
-    if test is not None:
-        source = open_source(test, "test", run.settings.seed)
-    else:
-        source = run.source() if train is None else open_source(train, "train", run.settings.seed)
-    check_classes(source, source)
+    source = _labelled(run, train) if test is None else open_source(test, "test", run.settings.seed)
+    _check_classes(source, source)
     return source
+
+
+def _labelled(run: Run, train: str | None) -> Source:
+    return run.source() if train is None else open_source(train, "train", run.settings.seed)
 
 
 def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Source, str]:
     """Labelled training and test images, and how they were parted, in words."""
-    labelled = run.source() if train is None else open_source(train, "train", run.settings.seed)
-    labelled, tested, how = parted(labelled, train or run.config["data"]["source"], test, run.settings.seed)
+    data = train or run.config["data"]["source"]
+    labelled, tested, how = parted(_labelled(run, train), data, test, run.settings.seed)
     if train is None and how.startswith(FIFTH):
         how += ", all of them seen in training, without labels"
     return labelled, tested, how
@@ -175,11 +176,11 @@ def parted(labelled: Source, data: str, test: str | None, seed: int) -> tuple[So
                 f"no class of {data} has two images, so that none can be tested on; name test images (--test)"
             )
     check_apart(labelled, tested)
-    check_classes(labelled, tested)
+    _check_classes(labelled, tested)
     return labelled, tested, how
 
 
-def check_classes(labelled: Source, tested: Source) -> None:
+def _check_classes(labelled: Source, tested: Source) -> None:
     """Both sides name their classes alike, there are at least two, and none of the test's is new."""
     if (labelled.marks is None) != (tested.marks is None):
         kinds = ("may show several classes", "has one class")

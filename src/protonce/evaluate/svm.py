@@ -115,7 +115,7 @@ def average_precision(scores: Floats, positive: NDArray[np.bool_], eleven_points
 def mean_average_precision(
     scores: Floats, marks: Marks, *, ignore_difficult: bool, eleven_points: bool = False
 ) -> tuple[float, list[float]]:
-    """MAP over the classes that some test image shows, and AP of each; NaN for a class that none does.
+    """Mean average precision over the classes that some image shows, and that of each; NaN for a class that none does.
 
     Args:
         scores: (q, classes).
@@ -135,7 +135,7 @@ def mean_average_precision(
 def precisions(
     scores: Floats, marks: Marks, classes: Sequence[str], eleven_points: bool
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """MAP as published and by the data set's own rule, and both for each class that some test image shows."""
+    """Both means, as published and by the data set's own rule, and both for each class that some test image shows."""
     rules = {
         "map": mean_average_precision(scores, marks, ignore_difficult=False),
         "map_devkit": mean_average_precision(scores, marks, ignore_difficult=True, eleven_points=eleven_points),
