@@ -131,6 +131,22 @@ def test_neighbours_in_blocks_are_all_neighbours(monkeypatch):
     assert torch.equal(parts[1], whole[1])
 
 
+def test_an_image_left_out_is_not_its_own_neighbour():
+    """Labels by chance: whoever may ask itself is always right, and whoever may not is right as often as a guess."""
+    draw = torch.Generator().manual_seed(0)
+    points = torch.randn(300, 8, generator=draw)
+    labels = [f"c{c}" for c in torch.randint(0, 3, (300,), generator=draw).tolist()]
+    chosen = np.arange(0, 300, 2)
+    found = knn.choose_k(points, points, labels, 0.1, chosen)
+    unit = torch.nn.functional.normalize(points, dim=1)
+    similarity = (unit @ unit.T).fill_diagonal_(-2)
+    nearest = similarity.argmax(dim=1)
+    assert found[1] == pytest.approx(np.mean([labels[nearest[i]] == labels[i] for i in chosen]))
+    assert max(found.values()) < 0.6
+    _, positions = knn.neighbours(points, points, 5, torch.arange(300))
+    assert not (positions == torch.arange(300)[:, None]).any()
+
+
 def test_features_are_computed_once(run, others, monkeypatch):
     first = evaluate(run, "knn", test=str(others), quiet=True)
     assert (
