@@ -181,7 +181,7 @@ def run(study: Study, folder: Path, work: Path, budget: float, jobs: int) -> tup
                 running[name] = process, time.monotonic()
             if not running:
                 return done, failed
-            time.sleep(1)
+            _wait(running)
             for name, (process, began) in list(running.items()):
                 took = time.monotonic() - began
                 if took > 60 * MOST_MINUTES:
@@ -196,6 +196,12 @@ def run(study: Study, folder: Path, work: Path, budget: float, jobs: int) -> tup
     finally:
         for process, _ in running.values():
             process.terminate()
+
+
+def _wait(running: dict[str, tuple[subprocess.Popen[bytes], float]]) -> None:
+    """Until a cell has ended, or has had its time."""
+    while all(p.poll() is None and time.monotonic() - began <= 60 * MOST_MINUTES for p, began in running.values()):
+        time.sleep(1)
 
 
 def read_results(study: Study, folder: Path) -> Done:
