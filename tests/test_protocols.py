@@ -343,6 +343,19 @@ def test_clustering_over_training_and_on_one_set(run, others):
         evaluate(run, "clustering", test=str(others), quiet=True, clusters=[31])
 
 
+def test_a_run_with_few_labels_is_judged_by_those(run, others):
+    _, labels = run.images
+    assert labels is not None
+    few = [label if i % 4 == 0 else "" for i, label in enumerate(labels)]
+    text = (run.path / "images.csv").read_text().splitlines()
+    rows = [line.rpartition(",")[0] + "," + label for line, label in zip(text[1:], few, strict=True)]
+    (run.path / "images.csv").write_text("\n".join([text[0], *rows]) + "\n")
+    result = evaluate(load(run.path), "clustering", test=str(others), quiet=True, starts=1)
+    expected = adjusted_mutual_info_score(labels[::4], run.prototypes[0].assignment[::4])
+    assert result["metrics"][f"ami of the run's k = {run.settings.clusters[0]}"] == pytest.approx(expected)
+    assert result["details"]["ami_over_training"]["ami"][0][-1] == pytest.approx(expected)
+
+
 def test_information_of_a_sample(run):
     """Estimates on the images drawn, by hand; the exact value on all, from the assignment the run has kept."""
     result = evaluate(run, "information", quiet=True, most=30, neighbours=2)

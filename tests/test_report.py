@@ -26,7 +26,7 @@ from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.report import charts, drawing, thumbnails
 from protonce.report.folders import write_folders
-from protonce.report.hierarchy import Level, alike, levels, outliers, purity
+from protonce.report.hierarchy import NO_LABEL, Level, alike, classes_of, levels, outliers, purity
 from protonce.report.page import write_report
 from protonce.report.scatter import tsne
 from protonce.results import images_tested, scores
@@ -87,11 +87,27 @@ def test_members_are_sorted_by_prototype_and_distance():
 def test_purity_by_a_loop():
     rng = np.random.default_rng(1)
     assignment, classes = rng.permutation(np.arange(200) % 9), rng.integers(0, 5, 200)
-    share, label = purity(assignment, classes)
-    for c in range(9):
-        counts = np.bincount(classes[assignment == c], minlength=5)
-        assert share[c] == pytest.approx(counts.max() / counts.sum())
-        assert label[c] == counts.argmax()
+    known = (rng.random(200) < 0.5) & (assignment != 3)  # of cluster 3 no image has a label
+    for labelled in (known, np.ones(200, dtype=bool)):
+        share, label = purity(assignment, classes, labelled)
+        for c in range(9):
+            counts = np.bincount(classes[(assignment == c) & labelled], minlength=5)
+            if counts.sum():
+                assert share[c] == pytest.approx(counts.max() / counts.sum())
+                assert label[c] == counts.argmax()
+            else:
+                assert c == 3
+                assert np.isnan(share[c])
+                assert label[c] == -1
+
+
+def test_images_without_a_label_are_no_class_among_classes():
+    assert classes_of(None) == ([], None)
+    names, codes = classes_of(["cat", "", "ant", "cat"])
+    assert names == ["ant", "cat", NO_LABEL]
+    assert codes is not None
+    assert codes.tolist() == [1, 2, 0, 1]
+    assert classes_of(["b", "a"])[0] == ["a", "b"]
 
 
 def test_outliers_are_judged_by_shared_prototypes_alone():
@@ -371,6 +387,22 @@ def test_a_run_of_60_images_without_labels_and_with_one_granularity(tmp_path):
     assert page.data["levels"][0]["purity"] is None
     assert page.data["levels"][0]["parent"] is None
     assert len(page.data["map"]["images"]) == 60
+
+
+def test_a_run_of_which_one_image_has_a_label(trained, tmp_path):
+    path = copy_of(trained, tmp_path / "run")
+    header, first, *others = (path / "images.csv").read_text().splitlines()
+    others = [line.rpartition(",")[0] + "," for line in others]
+    (path / "images.csv").write_text("\n".join([header, first, *others]) + "\n")
+    page = Text(write_report(Run(path), quiet=True))
+    label = first.rpartition(",")[2]
+    assert "1 of them labelled, 1 classes" in page.text
+    assert page.data["classes"] == [label, NO_LABEL]
+    assert page.data["labels"] == [0] + [1] * 47
+    level = page.data["levels"][0]
+    own = level["assignment"][0]
+    assert [p for c, p in enumerate(level["purity"]) if c != own] == [None] * (len(level["size"]) - 1)
+    assert (level["purity"][own], level["label"][own]) == (1.0, 0)
 
 
 def test_a_run_that_was_interrupted_after_an_epoch(trained, tmp_path):

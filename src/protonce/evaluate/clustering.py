@@ -1,6 +1,7 @@
 """How well clusters of frozen features agree with labels (table 5), and the run's own clusters over its training."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -53,12 +54,14 @@ def ami(features: Tensor, labels: Sequence[str], starts: int = 5, seed: int = 0)
 
 def over_training(run: Run, labels: Sequence[str], epochs: Sequence[int]) -> list[list[float]]:
     """AMI of the run's clusters with its training images' labels, for each granularity at each epoch (from 1)."""
-    _, codes = np.unique(np.asarray(labels), return_inverse=True)
-    found = [
-        [agreement.ami(agreement.table(clusters, codes)) for clusters in read_assignments(run.path, epoch)]
-        for epoch in epochs
-    ]
+    found = [[ami_of_labelled(clusters, labels) for clusters in read_assignments(run.path, epoch)] for epoch in epochs]
     return [list(levels) for levels in zip(*found, strict=True)]
+
+
+def ami_of_labelled(clusters: NDArray[Any], labels: Sequence[str]) -> float:
+    """AMI of clusters (n,) with n labels, over the images that have one: an empty label says nothing."""
+    known = np.asarray(labels) != ""
+    return agreement.ami(agreement.table(clusters[known], np.asarray(labels)[known]))
 
 
 def protocol(task: Task) -> Outcome:
@@ -85,5 +88,5 @@ def protocol(task: Task) -> Outcome:
         details["ami_over_training"] = {"epochs": epochs, "clusters": task.run.settings.clusters, "ami": curves}
     if own is not None and task.run.has_prototypes:
         for k, c in zip(task.run.settings.clusters, task.run.prototypes, strict=True):
-            metrics[f"ami of the run's k = {k}"] = agreement.ami(agreement.table(c.assignment.numpy(), own))
+            metrics[f"ami of the run's k = {k}"] = ami_of_labelled(c.assignment.numpy(), own)
     return Outcome(metrics, WORDS[options.features], {"clusters": numbers}, details)

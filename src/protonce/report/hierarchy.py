@@ -14,6 +14,8 @@ from protonce.run import Run, read_assignments
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+NO_LABEL = "no label"
 BLOCK = 1 << 24  # similarities held at once
 
 
@@ -72,26 +74,37 @@ def levels(run: Run, embeddings: Tensor | None) -> list[Level]:
 
 
 def classes_of(labels: Sequence[str] | None) -> tuple[list[str], Ints | None]:
-    """The classes in alphabetical order, and the number of each image's, (n,); None: there are no labels."""
+    """The classes in alphabetical order, and the number of each image's, (n,); None: there are no labels.
+
+    Images without a label among labelled ones are the last class, named NO_LABEL.
+    """
     if labels is None:
         return [], None
-    classes, codes = np.unique(np.asarray(labels), return_inverse=True)
-    return [str(name) for name in classes], codes
+    classes = sorted({*labels} - {""})
+    numbers = {name: i for i, name in enumerate([*classes, ""])}
+    names = [*classes, NO_LABEL] if "" in labels else classes
+    return names, np.array([numbers[label] for label in labels])
 
 
-def purity(assignment: Ints, classes: Ints) -> tuple[Floats, Ints]:
-    """Of each cluster the share of its most frequent class, and that class; (k,) each.
+def purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Floats, Ints]:
+    """Of each cluster's labelled images the share of the most frequent class, and that class; (k,) each.
+
+    A cluster without a labelled image has no share (nan) and no class (-1).
 
     Args:
         assignment: (n,), each of the k clusters at least once.
         classes: (n,), numbers from 0.
+        known: (n,), whether an image has a label.
     """
-    columns = int(classes.max()) + 1
-    pairs, counts = np.unique(assignment * columns + classes, return_counts=True)
+    k, columns = int(assignment.max()) + 1, int(classes.max()) + 1
+    pairs, counts = np.unique(assignment[known] * columns + classes[known], return_counts=True)
     order = np.lexsort((pairs, -counts, pairs // columns))  # by cluster, then the most frequent class first
-    _, first = np.unique(pairs[order] // columns, return_index=True)
+    clusters, first = np.unique(pairs[order] // columns, return_index=True)
     best = order[first]
-    return (counts[best] / np.bincount(assignment)).astype(np.float32), pairs[best] % columns
+    share, label = np.full(k, np.nan, dtype=np.float32), np.full(k, -1)
+    share[clusters] = counts[best] / np.bincount(assignment[known], minlength=k)[clusters]
+    label[clusters] = pairs[best] % columns
+    return share, label
 
 
 def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:

@@ -127,7 +127,11 @@ def _facts(content: Content) -> dict[str, str]:
     run, settings = content.run, content.run.settings
     records = run.metrics
     done = len(records)
-    classes = f", {len(set(content.labels)):,} classes (training never saw them)" if content.labels else ", no labels"
+    classes = ", no labels"
+    if content.labels:
+        without = content.labels.count("")
+        some = f", {len(content.labels) - without:,} of them labelled" if without else ""
+        classes = f"{some}, {len({*content.labels} - {''}):,} classes (training never saw them)"
     encoder = "of the user's own" if run.config["data"]["own_encoder"] else settings.backbone
     if encoder == settings.backbone and settings.width != Settings().width:
         encoder += f", width {settings.width}"

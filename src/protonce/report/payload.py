@@ -3,7 +3,7 @@
 import base64
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def payload(content: Content) -> dict[str, Any]:
         "names": [content.names[i] for i in listed],
         "classes": classes,
         "labels": None if codes is None else codes[listed].tolist(),
-        "levels": [_level(level, listed, codes) for level in content.hierarchy],
+        "levels": [_level(level, listed, content.labels, codes) for level in content.hierarchy],
         "outliers": [[int(place[i]), _short(d)] for i, d in content.outliers],
         "alike": [[int(place[i]), int(place[j]), _short(d)] for i, j, d in content.alike],
         "pictured": place[content.pictured].tolist(),
@@ -56,7 +56,7 @@ def _map_data(content: Content, place: Ints) -> dict[str, Any]:
     }
 
 
-def _level(level: Level, listed: Ints, codes: Ints | None) -> dict[str, Any]:
+def _level(level: Level, listed: Ints, labels: Sequence[str] | None, codes: Ints | None) -> dict[str, Any]:
     ranks = level.ranks()
     found: dict[str, Any] = {
         "assignment": level.assignment[listed].tolist(),
@@ -68,11 +68,11 @@ def _level(level: Level, listed: Ints, codes: Ints | None) -> dict[str, Any]:
         "label": None,
     }
     if codes is not None:
-        share, label = purity(level.assignment, codes)
+        share, label = purity(level.assignment, codes, np.asarray(labels) != "")
         found |= {"purity": [_short(v) for v in share.tolist()], "label": label.tolist()}
     return found
 
 
 def _short(value: float) -> float | None:
-    """Four digits; None for infinity, which JSON does not know."""
+    """Four digits; None for what JSON does not know: infinity, and what is no number."""
     return float(f"{value:.4g}") if np.isfinite(value) else None
