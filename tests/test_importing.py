@@ -123,19 +123,31 @@ def test_images_by_seed_and_limit_are_found_again(trained, photos, tmp_path):
 
 
 def test_timm_says_how_its_images_are_prepared(tmp_path, monkeypatch):
-    """By name: any architecture of timm, with its own means and deviations."""
+    """By name: any architecture of timm, with its own size of images, means and deviations."""
     from protonce import weights
 
     torch.manual_seed(0)
-    model = timm.create_model("vit_tiny_patch16_224", num_classes=0)
+    model = timm.create_model("vit_tiny_patch16_384", num_classes=0)
     monkeypatch.setattr(weights, "_read_timm", lambda name: model.state_dict())
-    run, found = import_encoder("timm:vit_tiny_patch16_224", tmp_path / "run", quiet=True)
-    assert (run.settings.backbone, run.settings.mean, run.settings.std) == (
-        "vit_tiny_patch16_224",
-        [0.5] * 3,
-        [0.5] * 3,
-    )
+    run, found = import_encoder("timm:vit_tiny_patch16_384", tmp_path / "run", quiet=True)
+    s = run.settings
+    assert (s.backbone, s.image_size, s.plain_resize) == ("vit_tiny_patch16_384", 384, 384)
+    assert (s.mean, s.std) == ([0.5] * 3, [0.5] * 3)
     assert found.missing == found.left_over == []
+    monkeypatch.setattr(weights, "_read_timm", lambda name: resnet18(0, num_classes=10).state_dict())
+    run, _ = import_encoder("timm:resnet18", tmp_path / "resnet", quiet=True, image_size=112)
+    crop = timm.get_pretrained_cfg("resnet18").crop_pct
+    assert (run.settings.image_size, run.settings.plain_resize) == (112, round(112 / crop))
+
+
+def test_a_run_folder_is_imported_as_it_was(trained, photos, tmp_path):
+    run, found = import_encoder(str(trained.path), tmp_path / "run", data=str(photos), quiet=True, clusters=[5])
+    assert found.missing == found.left_over == []
+    size, resize = trained.settings.image_size, trained.settings.plain_resize
+    assert (run.settings.image_size, run.settings.plain_resize) == (size, resize) == (16, 18)
+    ours, theirs = (r.embeddings(r.loader(str(photos))).numpy() for r in (run, trained))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert [len(level.centroids) for level in run.prototypes] == [5]
 
 
 def test_without_images_it_has_no_prototypes(trained, photos, tmp_path, capsys):

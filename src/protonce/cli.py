@@ -202,7 +202,8 @@ def _parser() -> Parser:
     sub.add_argument(
         "file",
         metavar="FILE",
-        help="a checkpoint of the published PCL or MoCo, weights of torchvision or timm, timm:NAME, or `untrained`",
+        help="a checkpoint of the published PCL or MoCo, weights of timm or of torchvision's ResNets, timm:NAME, "
+        "another run, or `untrained`",
     )
     sub.add_argument("--out", type=Path, required=True, metavar="RUN", help="new run folder to write")
     sub.add_argument("--data", metavar="DATA", help=f"{DATA}: for prototypes, without which there are no clusters")

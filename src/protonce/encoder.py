@@ -128,6 +128,12 @@ def batch_norms(encoder: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     return [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
+def fixed_size(backbone: str) -> int | None:
+    """The one size of images that timm's weights of a backbone are for, as a ViT's are; None: any will do."""
+    config = timm.get_pretrained_cfg(backbone)
+    return None if config is None or not config.fixed_input_size else int(config.input_size[-1])
+
+
 def timm_backbone(settings: Resolved) -> nn.Module:
     """A new backbone of timm, (B, 3, s, s) to (B, D).
 
@@ -145,8 +151,7 @@ def timm_backbone(settings: Resolved) -> nn.Module:
         options["channels"] = tuple(settings.width * 2**stage for stage in range(4))
         # Only timm's deep stem (three 3x3 convolutions, ResNet-C) can be narrower than 64 channels.
         options |= {"stem_type": "deep", "stem_width": settings.width // 2}
-    config = timm.get_pretrained_cfg(name)
-    if config is not None and config.fixed_input_size and config.input_size[-1] != settings.image_size:
+    if fixed_size(name) not in (None, settings.image_size):
         options["img_size"] = settings.image_size
     try:
         backbone: Any = timm.create_model(name, num_classes=0, **options)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +61,8 @@ def import_encoder(
     """Make a run folder of weights from elsewhere, or of an encoder before training.
 
     Args:
-        file: a checkpoint of the published PCL or MoCo, a state dict of torchvision or timm, `timm:NAME`, or
-            `untrained`.
+        file: a checkpoint of the published PCL or MoCo, a state dict of timm or of torchvision's ResNets,
+            `timm:NAME`, another run, or `untrained`.
         out: the folder, new or empty.
         data: images from which the run gets its prototypes, by k-means as in an E-step; None: it has none.
         like: a run whose architecture, and whose way to prepare images, an untrained encoder takes.
@@ -73,9 +74,11 @@ def import_encoder(
     """
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise UserError(f"{out} is not empty; choose a new folder")
-    known = _architecture_of(like) if like is not None else weights.architecture(file)
-    given = {**USUAL, **known, **settings}
+    known: dict[str, Any] = {**USUAL, **(_architecture_of(like) if like is not None else weights.architecture(file))}
+    given = {**known, **settings}
     chosen = Settings.from_mapping(given, "import")  # what is wrong is said before anything is read
+    if "plain_resize" not in settings and isinstance(chosen.image_size, int):  # as large a part is cut off as before
+        given["plain_resize"] = round(chosen.image_size * known["plain_resize"] / known["image_size"])
     state = {} if file == UNTRAINED else weights.read(file, file)
     source = None if data is None else open_source(data, "train", chosen.seed, chosen.limit)
     if state:
@@ -125,7 +128,8 @@ def _recognise(file: str, state: Mapping[str, Tensor], given: Mapping[str, objec
                 f"{file} is of another architecture than {named}: {len(wrong)} of {len(own)} tensors are missing or of "
                 f"another shape, {wrong[0]} among them"
             )
-    raise UserError(nearest or f"{file} fits none of {', '.join(CANDIDATES)}; name its architecture with --backbone")
+    none = f"{file} fits none of {', '.join(CANDIDATES)}; name its architecture, one of timm's, with --backbone"
+    raise UserError(nearest or none)
 
 
 def _tensors(backbone: str, given: Mapping[str, object]) -> dict[str, Tensor]:

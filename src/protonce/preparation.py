@@ -14,6 +14,7 @@ from protonce import board, run, weights
 from protonce.auto import DataSize, Machine, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
+from protonce.encoder import fixed_size
 from protonce.errors import UserError
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
@@ -72,6 +73,8 @@ def prepare(
         recipe, why = choose_recipe(size, device)
     # Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
     brought = weights.architecture(given.init)
+    if fixed_size(str(brought.get("backbone", ""))) is None:  # then the size of the images is these images' matter
+        brought = {name: value for name, value in brought.items() if name not in ("image_size", "plain_resize")}
     asked = Settings.from_mapping({**read_recipe(recipe), **brought, **settings}, "protonce")
     resolved = resolve(asked, size, look_at_machine(device, ranks))
     if resolved.head == "none":

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from protonce.config import ARCHITECTURE
 from protonce.encoder import Encoder
 from protonce.errors import UserError
 
@@ -56,18 +57,22 @@ def timm_name(init: str) -> str | None:
 
 
 def architecture(init: str) -> dict[str, object]:
-    """The settings that the weights were trained with, as far as they say: backbone and normalisation."""
+    """What is known of the encoder that weights belong to, and of its images; all of it is in ARCHITECTURE."""
     name = timm_name(init)
     card = Path(init) / "encoder.json"
     if name is not None:
+        known: dict[str, object] = {"backbone": name, "width": 64, "stem": "standard"}
         config = timm.get_pretrained_cfg(name)
-        normalisation = {} if config is None else {"mean": list(config.mean), "std": list(config.std)}
-        return {"backbone": name, "width": 64, "stem": "standard", **normalisation}
+        if config is None:
+            return known
+        size = config.input_size[-1]
+        known |= {"image_size": size, "plain_resize": round(size / config.crop_pct)}
+        return {**known, "mean": list(config.mean), "std": list(config.std)}
     if init and card.exists():
         try:
             brought = json.loads(card.read_text())
-            head = () if brought["head"] == "none" else ("head", "dim")
-            return {key: brought[key] for key in ("backbone", "width", "stem", *head, "mean", "std")}
+            without = ("head", "dim") if brought["head"] == "none" else ()
+            return {key: brought[key] for key in ARCHITECTURE if key not in without}
         except (ValueError, KeyError, TypeError):
             raise UserError(f"--init {init}: its encoder.json is damaged or of another program") from None
     return {}
