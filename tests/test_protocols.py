@@ -19,6 +19,7 @@ from protonce.evaluate import frozen, knn, linear, lowshot, protocols, regressio
 from protonce.evaluate.information import ross
 from protonce.evaluate.options import PROTOCOLS
 from protonce.evaluate.protocols import evaluate
+from protonce.importing import import_encoder
 from protonce.kmeans import k_means
 from protonce.randomness import generator
 from protonce.run import load, read_assignments
@@ -313,6 +314,22 @@ def test_fine_tuning_has_the_papers_rates(run, others, monkeypatch):
     assert schedules == [regression.Schedule(20, [0.6, 0.8], 0.2, 256)] * 2
 
 
+def test_draws_have_their_own_crops(run, others, monkeypatch):
+    """Of all labels, so that draws differ in nothing else."""
+    crops = []
+
+    def note(encoder, loader, codes, classes, **options):
+        samples = next(iter(loader.train(torch.arange(len(loader)), 0, len(loader))))
+        crops.append(loader.views.train(samples)[0])
+        return semisup.Classifier(encoder, classes, 0).eval()
+
+    monkeypatch.setattr(semisup, "fine_tune", note)
+    for seed in (0, 0, 1):
+        evaluate(run, "semisup", test=str(others), quiet=True, shares=[1.0], draws=2, seed=seed)
+    assert all(torch.equal(crops[i], crops[i + 2]) for i in (0, 1))
+    assert not any(torch.equal(crops[i], crops[j]) for i, j in ((0, 1), (0, 4), (0, 5), (1, 4), (1, 5), (4, 5)))
+
+
 def test_no_labelled_image_is_left_out_of_an_epoch(run, photos):
     loader = run.loader(str(photos))
     for size, sizes in ((48, [48]), (32, [24, 24]), (15, [12, 12, 12, 12]), (47, [24, 24]), (300, [48])):
@@ -354,6 +371,20 @@ def test_a_run_with_few_labels_is_judged_by_those(run, others):
     expected = adjusted_mutual_info_score(labels[::4], run.prototypes[0].assignment[::4])
     assert result["metrics"][f"ami of the run's k = {run.settings.clusters[0]}"] == pytest.approx(expected)
     assert result["details"]["ami_over_training"]["ami"][0][-1] == pytest.approx(expected)
+
+
+def test_whether_test_images_were_seen_in_training_is_said(trained, run, photos, others, tmp_path):
+    bare, _ = import_encoder("untrained", tmp_path / "bare", data=str(photos), like=trained, quiet=True)
+    seen = ", all of them seen in training, without labels"
+    for which, options, expected in (
+        (run, {}, seen),
+        (run, {"train": str(photos)}, seen),
+        (run, {"train": str(others), "test": str(photos)}, seen),
+        (run, {"train": str(others)}, ""),
+        (bare, {}, ""),
+    ):
+        split = evaluate(which, "knn", quiet=True, **options)["data"]["split"]
+        assert split.endswith(seen) == bool(expected), (options, split)
 
 
 def test_information_of_a_sample(run):

@@ -32,7 +32,7 @@ FOLDERS = dict(zip(ROWS, ("instance", "proto-cold", "proto", "both-cold", "both"
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: mean over draws, their standard deviation, and top-1 of a linear classifier."""
+    """A row of the table: fine-tuning, mean over draws and standard deviation, and top-1 of a linear classifier."""
 
     name: str
     fine_tuning: float
@@ -71,23 +71,29 @@ def run_ablation(
     if settings.keys() & {"terms", "method"}:
         raise UserError("terms and method are what the ablation varies; leave them out")
     SemisupOptions(shares=[share], draws=draws)
-    _check(data, test, out, settings)
+    classes = _check(data, test, out, settings)
+    metric = "top5" if classes > 5 else "top1"  # of five classes the true one is always among the first five
     rows: list[Row] = []
     for name, varied in ROWS.items():
         Console(stderr=True, quiet=quiet, highlight=False, markup=False).print(name)
         run = train(data, out / FOLDERS[name], resume=True, quiet=quiet, **{**settings, **varied})
         tuned = evaluate(run, "semisup", test=test, quiet=quiet, again=False, shares=[share], draws=draws)
         linear = evaluate(run, "linear", test=test, quiet=quiet, again=False)
-        fine_tuning = tuned["metrics"][f"top5@{100 * share:g}%"]
+        fine_tuning = tuned["metrics"][f"{metric}@{100 * share:g}%"]
         rows.append(Row(name, fine_tuning["mean"], fine_tuning["std"], linear["metrics"]["top1"]))
-    write_whole(out / "ablation.json", json.dumps({"rows": [asdict(row) for row in rows]}, indent=2) + "\n")
+    result = {"fine_tuning": metric, "share": share, "draws": draws, "rows": [asdict(row) for row in rows]}
+    write_whole(out / "ablation.json", json.dumps(result, indent=2) + "\n")
     if not quiet:
-        _print(rows, share, out)
+        _print(rows, metric, share, out)
     return rows
 
 
-def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) -> None:
-    """What would be noticed after days of training: rows that cannot differ, images that cannot be evaluated."""
+def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) -> int:
+    """How many classes there are.
+
+    Raises:
+        UserError: rows cannot differ, or images cannot be evaluated, which would be noticed after days of training.
+    """
     own = {"own_encoder": False, "own_views": False}
     given = {name: value for name, value in settings.items() if name != "recipe"}
     last = out / FOLDERS["instance + proto (w/ warm-up)"]
@@ -99,13 +105,14 @@ def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) 
             "train for more epochs, or set --warmup-epochs"
         )
     labelled, _, _ = parted(plan.source, data, test, s.seed)
-    labels_of(labelled)  # fine-tuning takes one class an image
+    return len(set(labels_of(labelled)))  # fine-tuning takes one class an image
 
 
-def _print(rows: list[Row], share: float, out: Path) -> None:
+def _print(rows: list[Row], metric: str, share: float, out: Path) -> None:
     table = Table()
     table.add_column("method", no_wrap=True)
-    for column in (f"top-5, {100 * share:g} % of the labels", "the paper's", "linear, top-1", "the paper's"):
+    tuned = f"{metric.replace('top', 'top-')}, {100 * share:g} % of the labels"
+    for column in (tuned, "the paper's, top-5", "linear, top-1", "the paper's"):
         table.add_column(column, justify="right")
     for row in rows:
         tuning, linear = ABLATION[row.name]

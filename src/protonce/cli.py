@@ -64,13 +64,10 @@ def train(options: argparse.Namespace) -> None:
     from protonce.ranks import Ranks
     from protonce.training import train
 
-    chosen = _chosen(Settings, options)
-    config = read_config(options.config) if options.config else {}
-    Settings.from_mapping(config, str(options.config))
     if options.out is None and options.resume:
         raise UserError("--resume needs --out RUN, the run to continue")
     out = options.out or _new_run(options.data)
-    run = train(options.data, out, recipe=options.recipe, resume=options.resume, **{**config, **chosen})
+    run = train(options.data, out, recipe=options.recipe, resume=options.resume, **_settings(options))
     if not Ranks().first:
         return
     print(f"{run.path} holds the encoder and the prototypes; next: protonce embed {run.path} DATA --out FILE.npz")
@@ -120,7 +117,7 @@ def ablation(options: argparse.Namespace) -> None:
     """Train and compare the five rows of appendix A: each term of ProtoNCE alone, with and without warm-up."""
     from protonce.ablation import run_ablation
 
-    chosen = {"recipe": options.recipe, **_chosen(Settings, options)}
+    chosen = {"recipe": options.recipe, **_settings(options)}
     run_ablation(options.data, options.out, test=options.test, draws=options.draws, share=options.share, **chosen)
 
 
@@ -145,6 +142,13 @@ def clusters(options: argparse.Namespace) -> None:
 def _chosen(fields: type[Checked], options: argparse.Namespace) -> dict[str, Any]:
     """The values of those fields that have been given on the command line."""
     return {name: getattr(options, name) for name in fields.names() if hasattr(options, name)}
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a training: those of --config, and those given on the command line, which win."""
+    config = read_config(options.config) if options.config else {}
+    Settings.from_mapping(config, str(options.config))
+    return {**config, **_chosen(Settings, options)}
 
 
 def _some(names: Sequence[str]) -> str:
@@ -182,7 +186,6 @@ def _parser() -> Parser:
         metavar="NAME",
         help=f"named settings: {', '.join(recipes())}; else chosen by the data and the device",
     )
-    sub.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; it wins over the recipe")
     sub.add_argument("--resume", action="store_true", help="continue the run in RUN after its last checkpoint")
     sub.add_argument("--no-report", action="store_true", help="write no report.html when training has ended")
     _add_settings(sub)
@@ -254,7 +257,8 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
-    """An option for each setting of a training."""
+    """An option for each setting of a training, and for a file of them."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; it wins over the recipe")
     main_group = parser.add_argument_group("main settings", "defaults in brackets; a recipe may name others")
     others = parser.add_argument_group("all other settings", "the same names work as lines of a --config file")
     _add_fields(main_group, Settings, [name for name in Settings.names() if name in MAIN_SETTINGS])

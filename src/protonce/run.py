@@ -179,13 +179,16 @@ class Run:
         with np.load(path) as file:
             return dict(file)
 
-    def loader(self, data: Data, part: str = "train", views: Views | None = None) -> Loader:
-        """The images of DATA, prepared as in training, or for other views."""
+    def loader(
+        self, data: Data, part: str = "train", views: Views | None = None, view_seed: int | None = None
+    ) -> Loader:
+        """The images of DATA, prepared as in training, or for other views, drawn by the run's seed or another."""
         source = open_source(data, part, self.settings.seed)
         if self.config["data"]["own_views"] and self._views is None:
             raise UserError(f"the run {self.path} was trained with views of its own; pass them as views=")
         views = views or self._views or ImageViews(self.settings)
-        return Loader(source, views, seed=self.settings.seed, workers=self.settings.workers, device=self.device)
+        seed = self.settings.seed if view_seed is None else view_seed
+        return Loader(source, views, seed=seed, workers=self.settings.workers, device=self.device)
 
     @property
     def device(self) -> str:

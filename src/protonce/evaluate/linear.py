@@ -79,7 +79,8 @@ def _augmented(task: Task, schedule: Schedule, rate: float, cells: int) -> Tenso
     """Scores (q, C) of the test images by a classifier that sees other crops of the training images in each epoch."""
     if task.run.own:
         raise UserError("--views augmented crops images, and this run has an encoder or views of its own; use cached")
-    loader, tested = task.run.loader(task.train, views=CropViews(task.run.settings)), task.run.loader(task.test)
+    loader = task.run.loader(task.train, views=CropViews(task.run.settings), view_seed=task.options.seed)
+    tested = task.run.loader(task.test)
     encoder = task.run.encoders[0].to(loader.device)
     codes = torch.from_numpy(task.codes(task.train))
 

@@ -151,8 +151,10 @@ def _labelled(run: Run, train: str | None) -> Source:
 def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Source, str]:
     """Labelled training and test images, and how they were parted, in words."""
     data = train or run.config["data"]["source"]
-    labelled, tested, how = parted(_labelled(run, train), data, test, run.settings.seed)
-    if train is None and how.startswith(FIFTH):
+    source = _labelled(run, train)
+    labelled, tested, how = parted(source, data, test, run.settings.seed)
+    whole = source if how.startswith(FIFTH) else tested  # of which the test images are
+    if not run.imported and whole.fingerprint == run.config["data"]["fingerprint"]:
         how += ", all of them seen in training, without labels"
     return labelled, tested, how
 

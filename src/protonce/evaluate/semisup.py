@@ -73,14 +73,14 @@ def fine_tune(
 
     Args:
         encoder: f_θ.
-        loader: the labelled part, with views of one random crop.
+        loader: the labelled part, with views of one random crop by its own seed.
         codes: the class of each of its images, (n,).
         classes: how many there are.
         schedule: epochs, drops and batch; no image is left out of an epoch.
         lr: of the backbone.
         classifier_lr: of the linear layer.
         weight_decay: of both.
-        seed: of order, crops and the new layer.
+        seed: of the order and the new layer.
         seen: is told of each epoch.
     """
     model = Classifier(encoder, classes, seed).to(loader.device)
@@ -140,7 +140,8 @@ def _score(
 ) -> dict[str, float]:
     """Top-1 and top-5 of one draw."""
     options, settings = task.options, task.run.settings
-    loader = task.run.loader(part, views=CropViews(settings))
+    seed = randomness.key(options.seed, "draw", number) % 2**31
+    loader = task.run.loader(part, views=CropViews(settings), view_seed=seed)
     model = fine_tune(
         task.run.encoders[0],
         loader,
@@ -150,7 +151,7 @@ def _score(
         lr=options.lr,
         classifier_lr=classifier_lr,
         weight_decay=options.weight_decay,
-        seed=randomness.key(options.seed, "draw", number) % 2**31,
+        seed=seed,
         seen=seen,
     )
     logits, truth = extract(model, tested), torch.from_numpy(task.codes(task.test))
