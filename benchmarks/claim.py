@@ -5,7 +5,8 @@
 
 A study is a grid in benchmarks/claims/NAME.yaml. Its cells (system, settings, seed) are trained side by side, one
 thread each; a cell that is done leaves a JSON file and is never trained again, so the study goes on where it
-stopped. It says what it found whenever it is called; `--budget 0` only says it.
+stopped. It says what it found whenever it is called; `--budget 0` only says it. The published cells are in
+benchmarks/results/claim: `--results benchmarks/results/claim --budget 0` says what they found.
 """
 
 import argparse
@@ -26,14 +27,25 @@ from typing import Any
 import yaml
 
 from benchmarks.data import open_parts
+from protonce.auto import DataSize, choose_recipe
 from protonce.compare import Lead, lead
 from protonce.config import read_recipe
+from protonce.data.sources import Source
 from protonce.errors import UserError
 from protonce.files import write_whole
+from protonce.preparation import find_device
 
 HERE = Path(__file__).parent
 MOST_MINUTES = 45  # a cell
-SCORES = ("knn", "ami", "linear", "shot_1", "shot_4", "shot_16")
+SCORES = {
+    "knn": "kNN",
+    "ami": "AMI",
+    "linear": "linear probe",
+    "shot_1": "1 image a class",
+    "shot_4": "4 images a class",
+    "shot_16": "16 images a class",
+}
+BASELINES = {"moco": "MoCo", "moco-longer": "MoCo, as long"}  # at equal epochs, and at equal time
 
 
 @dataclass(frozen=True)
@@ -65,9 +77,7 @@ class Cell:
     @property
     def name(self) -> str:
         """For the file: what is trained, on what, and a digest of all settings, the recipe's included."""
-        settings = (
-            {**read_recipe(self.settings["recipe"]), **self.settings} if "recipe" in self.settings else self.settings
-        )
+        settings = {**read_recipe(self.settings["recipe"]), **self.settings}
         text = json.dumps([settings, self.images, self.held_out], sort_keys=True)
         return f"{self.stage}-{self.system}-{hashlib.sha256(text.encode()).hexdigest()[:8]}-{self.seed}"
 
@@ -86,7 +96,22 @@ def read_study(data: str, grid: Path | None, seeds: list[int] | None) -> Study:
         raise UserError(f"{path} gives the systems unequal numbers of trials: {counts}")
     if study.choosing_seeds and not study.held_out and data != "builtin":
         raise UserError(f"{path} chooses settings and holds no image out; without held_out it would choose by the test")
-    return dataclasses.replace(study, seeds=seeds) if seeds else study
+    if not study.choosing_seeds and max(counts.values()) > 1:
+        raise UserError(f"{path} has several trials and no choosing_seeds to choose one by; name some")
+    study = dataclasses.replace(study, seeds=seeds) if seeds else study
+    seen = sorted({*study.seeds} & {*study.choosing_seeds})
+    if seen:
+        raise UserError(f"the settings were chosen on the seeds {seen}, which cannot test them; name others as --seeds")
+    return study
+
+
+def of_images(study: Study, train: Source) -> Study:
+    """Of a grid for any images the study of these, with the recipe for them; others of the same name have another."""
+    if "recipe" in study.common:
+        return study
+    recipe, _ = choose_recipe(DataSize(study.images or len(train), train.side), find_device("auto"))
+    name = f"{study.name}-{train.fingerprint[:8]}"
+    return dataclasses.replace(study, name=name, common={"recipe": recipe, **study.common})
 
 
 Done = Mapping[str, dict[str, Any]]  # results by the name of their cell
@@ -223,7 +248,7 @@ def differences(done: Done, baseline: str, score: str) -> dict[int, float]:
 def summarise(study: Study, done: Done) -> dict[str, Any]:
     """Leads of PCL over MoCo at equal epochs and at equal time; what was chosen; the time spent."""
     leads: dict[str, dict[str, Lead]] = {}
-    for baseline in ("moco", "moco-longer"):
+    for baseline in BASELINES:
         found = {score: differences(done, baseline, score) for score in SCORES}
         if len(found["knn"]) >= 2:
             leads[baseline] = {score: lead(list(values.values())) for score, values in found.items()}
@@ -256,13 +281,31 @@ def tables(study: Study, done: Done) -> str:
                 f"| {r['system']} | {r['seed']} | {r['settings']['epochs']} | {r['seconds']:.0f} | {numbers} |"
             )
         lines += ["", "`moco-longer` has as many epochs as fit into PCL's time.", ""]
-        lines += ["| PCL minus | score | mean | std | seeds in favour | lead |", "|---|---|---:|---:|---:|---|"]
-        for baseline, rows in summary["leads"].items():
-            for name, x in rows.items():
-                found = f"{x['mean']:+.4f} | {x['std']:.4f} | {x['positive']} of {x['seeds']}"
-                lines.append(f"| {baseline} | {name} | {found} | {'yes' if x['leads'] else 'no'} |")
-        lines += ["", *_cluster_table(final)]
+        for baseline in summary["leads"]:
+            lines += [*lead_table(done, baseline), ""]
+        lines += _cluster_table(final)
     return "\n".join(lines)
+
+
+def lead_table(done: Done, baseline: str) -> list[str]:
+    """PCL beside a baseline, over the seeds that both are done for, as docs/claim.md has it."""
+    columns = ("score", BASELINES[baseline], "PCL", "PCL minus MoCo, mean and deviation", "seeds in favour", "lead")
+    lines = [f"| {' | '.join(columns)} |", "|---|---:|---:|---:|---:|---|"]
+    final = {(r["system"], r["seed"]): r["scores"] for r in done.values() if r["stage"] == "final"}
+    for score, name in SCORES.items():
+        found = differences(done, baseline, score)
+        x = lead(list(found.values()))
+        theirs, ours = (statistics.fmean(final[system, seed][score] for seed in found) for system in (baseline, "pcl"))
+        if score == "ami":
+            row = f"{theirs:.3f} | {ours:.3f} | {_signed(x.mean, 3)} ± {x.std:.3f}"
+        else:
+            row = f"{100 * theirs:.1f} % | {100 * ours:.1f} % | {_signed(100 * x.mean, 1)} ± {100 * x.std:.1f} points"
+        lines.append(f"| {name} | {row} | {x.positive} of {x.seeds} | {'yes' if x.leads else 'no'} |")
+    return lines
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # no minus before a zero
 
 
 def _held_out_table(study: Study, done: Done, stage: str, title: str) -> list[str]:
@@ -303,13 +346,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], help="default: the grid's")
     parser.add_argument("--budget", type=float, default=60, help="minutes after which no new cell is begun")
     parser.add_argument("--grid", type=Path, help="default: benchmarks/claims/NAME.yaml, or any.yaml")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / "claim", help="where cells are kept")
+    parser.add_argument("--results", type=Path, default=Path("runs") / "claim" / "results", help="where cells are kept")
     parser.add_argument("--work", type=Path, default=Path("runs") / "claim", help="run folders of the trainings")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cells at once, one thread each")
     options = parser.parse_args()
     try:
         study = read_study(options.data, options.grid, options.seeds)
-        open_parts(study.data, seed=0)  # a mistake is better said at once than by every cell
+        study = of_images(study, open_parts(study.data, seed=0)[0])  # a mistake is said at once, not by every cell
         folder = options.results / study.name
         folder.mkdir(parents=True, exist_ok=True)
         done, failed = run(study, folder, options.work / study.name, 60 * options.budget, options.jobs)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,7 @@ GRID = {
     "held_out": 0,
     "choosing_seeds": [100, 101],
     "seeds": [0, 1],
-    "common": {"epochs": 10, "lr": 0.1},
+    "common": {"recipe": "small-v2", "epochs": 10, "lr": 0.1},
     "trials": {"moco": [{}, {"lr": 0.2}], "pcl": [{}, {"tau": 0.3}]},
     "variations": [{"tau": 0.5}, {"method": "moco", "tau": 0.5}],
 }
@@ -39,6 +40,25 @@ def result(cell, knn, ami=0.3, seconds=100.0):
     return {
         **dataclasses.asdict(cell), "scores": scores, "seconds": seconds, "wall_seconds": 3600.0, "clusters": clusters
     }  # fmt: skip
+
+
+def test_the_docs_have_the_published_numbers():
+    """Every row of every published study, and no row besides."""
+    root = claim.HERE.parent
+    rows = set()
+    for name in ("builtin", "fashion-mnist", "cifar10"):
+        s = claim.read_study(name, None, None)
+        done = claim.read_results(s, claim.HERE / "results" / "claim" / name)
+        for baseline in claim.BASELINES:
+            assert len(claim.differences(done, baseline, "knn")) == 5
+            rows |= set(claim.lead_table(done, baseline)[2:])
+    said = {
+        page: {line for line in (root / page).read_text().splitlines() if line.endswith(("| yes |", "| no |"))}
+        for page in ("docs/claim.md", "README.md")
+    }
+    assert said["docs/claim.md"] == rows
+    assert said["README.md"] <= rows
+    assert said["README.md"]
 
 
 def test_every_grid_gives_both_systems_as_many_trials():
@@ -71,9 +91,9 @@ def test_the_best_of_held_out_knn_and_ami_is_chosen_and_moco_gets_pcls_time(tmp_
             done[cell.name] = result(cell, 0.5, seconds=120.0 if cell.system == "pcl" else 100.0)
     after = [c for c in claim.cells(s, done) if c.stage != "choose"]
     final = {c.system: c.settings for c in after if c.stage == "final"}
-    assert final["moco"] == {"epochs": 10, "lr": 0.2}
-    assert final["pcl"] == {"epochs": 10, "lr": 0.1, "tau": 0.3}
-    assert final["moco-longer"] == {"epochs": 12, "lr": 0.2}
+    assert final["moco"] == {**s.common, "lr": 0.2}
+    assert final["pcl"] == {**s.common, "tau": 0.3}
+    assert final["moco-longer"] == {**s.common, "epochs": 12, "lr": 0.2}
     assert {c.seed for c in after if c.stage == "final"} == {0, 1}
     varied = [(c.system, c.settings) for c in after if c.stage == "vary" and c.seed == 100]
     assert varied == [("pcl", {**final["pcl"], "tau": 0.5}), ("moco", {**final["moco"], "tau": 0.5})]
@@ -85,14 +105,14 @@ def test_the_best_of_held_out_knn_and_ami_is_chosen_and_moco_gets_pcls_time(tmp_
 def test_differences_are_paired_by_seed(tmp_path):
     done = {}
     for system, seed, knn in (("moco", 0, 0.5), ("pcl", 0, 0.6), ("moco", 1, 0.7), ("pcl", 1, 0.6), ("pcl", 2, 0.9)):
-        cell = Cell("final", system, {"epochs": 10}, seed, 0, 0)
+        cell = Cell("final", system, GRID["common"], seed, 0, 0)
         done[cell.name] = result(cell, knn)
     assert claim.differences(done, "moco", "knn") == pytest.approx({0: 0.1, 1: -0.1})
     found = claim.summarise(study(tmp_path), done)
     assert found["leads"]["moco"]["knn"]["positive"] == 1
     assert found["core_hours"] == 5
     text = claim.tables(study(tmp_path), done)
-    assert "| moco | knn | +0.0000 | 0.1414 | 1 of 2 | no |" in text
+    assert "| kNN | 60.0 % | 60.0 % | +0.0 ± 14.1 points | 1 of 2 | no |" in text
 
 
 def test_a_cell_that_is_done_is_not_trained_again(tmp_path, monkeypatch):
@@ -146,6 +166,25 @@ def test_a_study_that_would_choose_by_the_test_images_is_refused(tmp_path):
         claim.read_study("photos/", path, None)
     with pytest.raises(UserError, match="there is no grid"):
         claim.read_study("builtin", tmp_path / "absent.yaml", None)
+    with pytest.raises(UserError, match=r"chosen on the seeds \[100\], which cannot test them"):
+        claim.read_study("builtin", path, [5, 100])
+    path.write_text(yaml.safe_dump({**GRID, "choosing_seeds": []}))
+    with pytest.raises(UserError, match="several trials and no choosing_seeds"):
+        claim.read_study("builtin", path, None)
+
+
+def test_images_of_one_name_are_studies_of_their_own(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(claim, "find_device", lambda asked: "cpu")
+    shutil.copytree(photos / "slope0", tmp_path / photos.name / "slope0")
+    shutil.copytree(photos / "slope1", tmp_path / photos.name / "slope1")
+    found = []
+    for folder in (photos, tmp_path / photos.name):
+        train, _ = data.open_parts(str(folder), seed=0)
+        found.append(claim.of_images(claim.read_study(str(folder), None, None), train))
+    assert found[0].name != found[1].name
+    assert all(s.name.startswith(f"{photos.name}-") and s.common["recipe"] == "laptop-v2" for s in found)
+    own = claim.read_study("cifar10/", None, None)
+    assert claim.of_images(own, train) == own
 
 
 @pytest.mark.slow
