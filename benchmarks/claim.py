@@ -45,7 +45,7 @@ SCORES = {
     "shot_4": "4 images a class",
     "shot_16": "16 images a class",
 }
-BASELINES = {"moco": "MoCo", "moco-longer": "MoCo, as long"}  # at equal epochs, and at equal time
+BASELINES = {"moco": "MoCo", "moco-longer": "MoCo, equal time"}  # the first at equal epochs
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,10 @@ def read_study(data: str, grid: Path | None, seeds: list[int] | None) -> Study:
 
 
 def of_images(study: Study, train: Source) -> Study:
-    """Of a grid for any images the study of these, with the recipe for them; others of the same name have another."""
-    if "recipe" in study.common:
-        return study
+    """The study with the recipe for these images; where no grid is of their name, apart from others of that name."""
     recipe, _ = choose_recipe(DataSize(study.images or len(train), train.side), find_device("auto"))
-    name = f"{study.name}-{train.fingerprint[:8]}"
+    own = (HERE / "claims" / f"{study.name}.yaml").exists()
+    name = study.name if own else f"{study.name}-{train.fingerprint[:8]}"
     return dataclasses.replace(study, name=name, common={"recipe": recipe, **study.common})
 
 

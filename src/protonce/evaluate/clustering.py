@@ -1,7 +1,6 @@
 """How well clusters of frozen features agree with labels (table 5), and the run's own clusters over its training."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -54,14 +53,18 @@ def ami(features: Tensor, labels: Sequence[str], starts: int = 5, seed: int = 0)
 
 def over_training(run: Run, labels: Sequence[str], epochs: Sequence[int]) -> list[list[float]]:
     """AMI of the run's clusters with its training images' labels, for each granularity at each epoch (from 1)."""
-    found = [[ami_of_labelled(clusters, labels) for clusters in read_assignments(run.path, epoch)] for epoch in epochs]
+    known, codes = _labelled(labels)
+    found = [
+        [agreement.ami(agreement.table(clusters[known], codes)) for clusters in read_assignments(run.path, epoch)]
+        for epoch in epochs
+    ]
     return [list(levels) for levels in zip(*found, strict=True)]
 
 
-def ami_of_labelled(clusters: NDArray[Any], labels: Sequence[str]) -> float:
-    """AMI of clusters (n,) with n labels, over the images that have one: an empty label says nothing."""
-    known = np.asarray(labels) != ""
-    return agreement.ami(agreement.table(clusters[known], np.asarray(labels)[known]))
+def _labelled(labels: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the images that have a label, and the number of their class: an empty label says nothing."""
+    known = np.flatnonzero(np.asarray(labels) != "")
+    return known, np.unique(np.asarray(labels)[known], return_inverse=True)[1]
 
 
 def protocol(task: Task) -> Outcome:
@@ -87,6 +90,8 @@ def protocol(task: Task) -> Outcome:
             curves = over_training(task.run, own, epochs)
         details["ami_over_training"] = {"epochs": epochs, "clusters": task.run.settings.clusters, "ami": curves}
     if own is not None and task.run.has_prototypes:
+        known, codes = _labelled(own)
         for k, c in zip(task.run.settings.clusters, task.run.prototypes, strict=True):
-            metrics[f"ami of the run's k = {k}"] = ami_of_labelled(c.assignment.numpy(), own)
+            table = agreement.table(c.assignment.numpy()[known], codes)
+            metrics[f"ami of the run's k = {k}"] = agreement.ami(table)
     return Outcome(metrics, WORDS[options.features], {"clusters": numbers}, details)
