@@ -316,10 +316,12 @@ def _held_out_table(study: Study, done: Done, stage: str, title: str) -> list[st
         groups.setdefault((result["system"], text or "none"), []).append(result)
     if not groups:
         return []
-    lines = [f"### {title}", "", "| system | settings | seeds | kNN % | AMI |", "|---|---|---:|---:|---:|"]
+    lines = [f"### {title}", "", "| system | settings | seeds | kNN | AMI | linear probe |"]
+    lines.append("|---|---|---:|---:|---:|---:|")
     for (system, text), results in groups.items():
-        knn, ami = (statistics.fmean(r["scores"][s] for r in results) for s in ("knn", "ami"))
-        lines.append(f"| {system} | {text} | {len(results)} | {100 * knn:.1f} | {ami:.3f} |")
+        knn, ami, linear = (statistics.fmean(r["scores"][s] for r in results) for s in ("knn", "ami", "linear"))
+        row = f"{100 * knn:.1f} % | {ami:.3f} | {100 * linear:.1f} %"
+        lines.append(f"| {system} | {text} | {len(results)} | {row} |")
     return [*lines, ""]
 
 

@@ -98,7 +98,7 @@ def test_the_best_of_held_out_knn_and_ami_is_chosen_and_moco_gets_pcls_time(tmp_
     varied = [(c.system, c.settings) for c in after if c.stage == "vary" and c.seed == 100]
     assert varied == [("pcl", {**final["pcl"], "tau": 0.5}), ("moco", {**final["moco"], "tau": 0.5})]
     text = claim.tables(s, {**done, **{c.name: result(c, 0.7) for c in after}})
-    assert "| moco | tau 0.5 | 2 | 70.0 | 0.300 |" in text
+    assert "| moco | tau 0.5 | 2 | 70.0 % | 0.300 | 50.0 % |" in text
     assert "| moco-longer | 1 | 12 |" in text
 
 
