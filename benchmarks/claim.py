@@ -312,7 +312,7 @@ def _held_out_table(study: Study, done: Done, stage: str, title: str) -> list[st
     for result in (r for r in done.values() if r["stage"] == stage):
         usual = study.common if stage == "choose" else chosen(study, result["system"], done) or {}
         text = ", ".join(f"{k} {v}" for k, v in result["settings"].items() if k not in usual or usual[k] != v)
-        text = re.sub(r"init \S+?(,|$)", r"init from the chosen MoCo\1", text)
+        text = re.sub(r"\binit \S+?(,|$)", r"init from the chosen MoCo\1", text)
         groups.setdefault((result["system"], text or "none"), []).append(result)
     if not groups:
         return []

@@ -24,7 +24,7 @@ GRID = {
     "seeds": [0, 1],
     "common": {"recipe": "small-v2", "epochs": 10, "lr": 0.1},
     "trials": {"moco": [{}, {"lr": 0.2}], "pcl": [{}, {"tau": 0.3}]},
-    "variations": [{"tau": 0.5}, {"method": "moco", "tau": 0.5}],
+    "variations": [{"kmeans_init": "warm"}, {"method": "moco", "tau": 0.5}],
 }
 
 
@@ -96,8 +96,9 @@ def test_the_best_of_held_out_knn_and_ami_is_chosen_and_moco_gets_pcls_time(tmp_
     assert final["moco-longer"] == {**s.common, "epochs": 12, "lr": 0.2}
     assert {c.seed for c in after if c.stage == "final"} == {0, 1}
     varied = [(c.system, c.settings) for c in after if c.stage == "vary" and c.seed == 100]
-    assert varied == [("pcl", {**final["pcl"], "tau": 0.5}), ("moco", {**final["moco"], "tau": 0.5})]
+    assert varied == [("pcl", {**final["pcl"], "kmeans_init": "warm"}), ("moco", {**final["moco"], "tau": 0.5})]
     text = claim.tables(s, {**done, **{c.name: result(c, 0.7) for c in after}})
+    assert "| pcl | kmeans_init warm | 2 |" in text
     assert "| moco | tau 0.5 | 2 | 70.0 % | 0.300 | 50.0 % |" in text
     assert "| moco-longer | 1 | 12 |" in text
 
