@@ -330,6 +330,19 @@ def test_draws_have_their_own_crops(run, others, monkeypatch):
     assert not any(torch.equal(crops[i], crops[j]) for i, j in ((0, 1), (0, 4), (0, 5), (1, 4), (1, 5), (4, 5)))
 
 
+def test_crops_of_the_linear_classifier_follow_the_seed(run, others, monkeypatch):
+    seeds = []
+    fit = linear._fit_augmented
+    monkeypatch.setattr(
+        linear,
+        "_fit_augmented",
+        lambda task, encode, loader, *rest: seeds.append(loader.seed) or fit(task, encode, loader, *rest),
+    )
+    for seed in (3, 4):
+        evaluate(run, "linear", test=str(others), quiet=True, views="augmented", epochs=1, lr=0.1, seed=seed)
+    assert seeds == [3, 4]
+
+
 def test_no_labelled_image_is_left_out_of_an_epoch(run, photos):
     loader = run.loader(str(photos))
     for size, sizes in ((48, [48]), (32, [24, 24]), (15, [12, 12, 12, 12]), (47, [24, 24]), (300, [48])):
