@@ -1,6 +1,7 @@
 """What the tests share: one small trained run, pictures made on the spot, and the real data where it is."""
 
 import os
+import shutil
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -60,9 +61,17 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def trained(photos, tmp_path_factory):
-    """One finished run of three epochs, the first a warm-up, for every test that reads a run folder."""
+def trained_once(photos, tmp_path_factory):
+    """The folder of a finished run of three epochs, the first a warm-up. No test writes to it: it takes `trained`."""
     import protonce
 
     out = tmp_path_factory.mktemp("runs") / "trained"
-    return protonce.train(photos, out, epochs=3, warmup_epochs=1, quiet=True, **SMALL)
+    return protonce.train(photos, out, epochs=3, warmup_epochs=1, quiet=True, **SMALL).path
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path_factory):
+    """The finished run, in a folder of the test's own: what one test leaves in it no other test finds."""
+    import protonce
+
+    return protonce.load(shutil.copytree(trained_once, tmp_path_factory.mktemp("runs") / "run"))

@@ -130,7 +130,7 @@ def fashion(tmp_path):
     return tmp_path
 
 
-def test_a_torchvision_data_set_by_its_name(fashion, tmp_path):
+def test_a_torchvision_data_set_by_its_name(fashion):
     spec = f"FashionMNIST:{fashion}"
     train, test = open_source(spec), open_source(spec, "test")
     assert (len(train), len(test), train.side) == (12, 6, 28)

@@ -87,7 +87,7 @@ def test_the_demo_has_the_settings_of_the_study_and_says_what_it_found():
                 assert recipe[name] == value, (system, name)
 
 
-def test_the_demo_leaves_other_folders_alone(tmp_path, capsys):
+def test_the_demo_leaves_other_folders_alone(tmp_path):
     (tmp_path / "letter.txt").write_text("mine")
     assert main(["demo", "--out", str(tmp_path)]) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["letter.txt"]

@@ -98,7 +98,7 @@ def test_features_are_the_querys_and_embeddings_the_twins(trained, photos):
     np.testing.assert_allclose(embedding.distances[1], distance, atol=1e-6)
 
 
-def test_evaluate_keeps_its_result(trained, photos, tmp_path, capsys):
+def test_evaluate_keeps_its_result(trained, capsys):
     result = evaluate(trained, "knn", name="again")
     kept = json.loads((trained.path / "evaluations" / "knn-again.json").read_text())
     assert kept == result

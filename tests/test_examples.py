@@ -40,7 +40,7 @@ def test_own_encoder(photos, tmp_path, capsys, small_recipe):
     assert "features (48, 128)" in capsys.readouterr().out
 
 
-def test_own_loop(capsys):
+def test_own_loop():
     assert example("own_loop").main(epochs=8) > 0.6  # ten digits: chance is about 0.2
 
 
@@ -80,7 +80,7 @@ def test_readme_commands_for_own_images_run(photos, tmp_path, monkeypatch, small
     assert (tmp_path / "features.npz").exists()
 
 
-def test_readme_python_runs(photos, trained, tmp_path, monkeypatch, small_recipe):
+def test_readme_python_runs(photos, tmp_path, monkeypatch, small_recipe):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").symlink_to(photos)
     code = "\n".join(blocks("python")).replace("epochs=100", "epochs=1")

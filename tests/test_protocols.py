@@ -46,18 +46,11 @@ def others(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def run(trained, tmp_path):
-    """The trained run, in a folder of the test's own."""
-    shutil.copytree(trained.path, tmp_path / "run")
-    return load(tmp_path / "run")
-
-
 @pytest.mark.parametrize("protocol", list(PROTOCOLS))
-def test_every_protocol_keeps_its_result(protocol, run, others, capsys):
+def test_every_protocol_keeps_its_result(protocol, trained, others, capsys):
     test = {"test": str(others)}
-    result = evaluate(run, protocol, name="a", **test, **QUICK[protocol])
-    kept = json.loads((run.path / "evaluations" / f"{protocol}-a.json").read_text())
+    result = evaluate(trained, protocol, name="a", **test, **QUICK[protocol])
+    kept = json.loads((trained.path / "evaluations" / f"{protocol}-a.json").read_text())
     assert kept == result
     assert kept.keys() - {"details", "key"} == {"protocol", "metrics", "settings", "features", "data"}
     assert kept["settings"]["seed"] == 0
@@ -67,29 +60,29 @@ def test_every_protocol_keeps_its_result(protocol, run, others, capsys):
         number = value["mean"] if isinstance(value, dict) else value
         assert np.isfinite(number)
         assert f"{number:.3f}" in printed, metric
-    assert not list((run.path / "evaluations").glob(".*"))  # no draft is left
-    assert evaluate(run, protocol, name="a", quiet=True, **test, **QUICK[protocol]) == result
+    assert not list((trained.path / "evaluations").glob(".*"))  # no draft is left
+    assert evaluate(trained, protocol, name="a", quiet=True, **test, **QUICK[protocol]) == result
     assert capsys.readouterr().out == ""
 
 
-def test_stripes_are_told_apart(run, others):
+def test_stripes_are_told_apart(trained, others):
     """The numbers mean something: stripes of three directions, from few images and by fine-tuning on all."""
-    few = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[8], draws=3)["metrics"]["accuracy@8"]
+    few = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[8], draws=3)["metrics"]["accuracy@8"]
     assert few["mean"] > 0.5
     assert few["std"] == pytest.approx(np.std(few["runs"], ddof=1))
-    tuned = evaluate(run, "semisup", test=str(others), quiet=True, shares=[1.0], draws=1, epochs=40, lr=0.05)
+    tuned = evaluate(trained, "semisup", test=str(others), quiet=True, shares=[1.0], draws=1, epochs=40, lr=0.05)
     assert tuned["metrics"]["top1@100%"]["mean"] > 0.8
     assert tuned["metrics"]["top5@100%"]["mean"] == 1  # there are but three
 
 
-def test_few_shots_need_few_features(run, others):
+def test_few_shots_need_few_features(trained, others):
     """Of a large set only the images that were drawn are encoded; the scores are those of all features."""
-    result = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[2], draws=2, name="few")
-    sizes = sorted(len(np.load(file)) for file in (run.path / "features").glob("*.npy"))
+    result = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[2], draws=2, name="few")
+    sizes = sorted(len(np.load(file)) for file in (trained.path / "features").glob("*.npy"))
     assert sizes[0] <= 12
     assert sizes[1:] == [30]
-    source, test = run.source(), open_source(str(others))
-    train_x, test_x = (svm.unit(run.features(run.loader(s)).numpy()) for s in (source, test))
+    source, test = trained.source(), open_source(str(others))
+    train_x, test_x = (svm.unit(trained.features(trained.loader(s)).numpy()) for s in (source, test))
     marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
     members = [np.flatnonzero(column) for column in marks.T]
     for i, found in enumerate(result["metrics"]["accuracy@2"]["runs"]):
@@ -98,11 +91,13 @@ def test_few_shots_need_few_features(run, others):
         assert found == pytest.approx(np.mean([f"slope{c}" for c in scores.argmax(axis=1)] == np.array(test.labels)))
 
 
-def test_knn_neighbours_are_chosen_without_the_test_images(run, others):
+def test_knn_neighbours_are_chosen_without_the_test_images(trained, others):
     """By leave-one-out over the training images: a loop over them, in both spaces."""
-    result = evaluate(run, "knn", test=str(others), quiet=True)
-    source = run.source()
-    backbone, query, bank = frozen.frozen(run, source, ("backbone", "query", "momentum"), protocols.Steps(quiet=True))
+    result = evaluate(trained, "knn", test=str(others), quiet=True)
+    source = trained.source()
+    backbone, query, bank = frozen.frozen(
+        trained, source, ("backbone", "query", "momentum"), protocols.Steps(quiet=True)
+    )
     codes = np.array([int(label[-1]) for label in source.labels])
     for metric, known, asking in (("accuracy", backbone, backbone), ("momentum_accuracy", bank, query)):
         known, asking = (torch.nn.functional.normalize(x, dim=1).numpy() for x in (known, asking))
@@ -148,48 +143,48 @@ def test_an_image_left_out_is_not_its_own_neighbour():
     assert not (positions == torch.arange(300)[:, None]).any()
 
 
-def test_features_are_computed_once(run, others, monkeypatch):
-    first = evaluate(run, "knn", test=str(others), quiet=True)
+def test_features_are_computed_once(trained, others, monkeypatch):
+    first = evaluate(trained, "knn", test=str(others), quiet=True)
     assert (
-        len(list((run.path / "features").glob("*.npy"))) == 5
+        len(list((trained.path / "features").glob("*.npy"))) == 5
     )  # of the training images three kinds, of the test images two
     monkeypatch.setattr(frozen, "_compute", None)
-    assert evaluate(load(run.path), "knn", test=str(others), quiet=True) == first
-    evaluate(run, "lowshot", test=str(others), quiet=True, **QUICK["lowshot"])  # the backbone's, from the same files
+    assert evaluate(load(trained.path), "knn", test=str(others), quiet=True) == first
+    evaluate(trained, "lowshot", test=str(others), quiet=True, **QUICK["lowshot"])  # from the same files
 
 
-def test_kept_features_are_the_encoders(run, others):
+def test_kept_features_are_the_encoders(trained, others):
     source, steps = open_source(str(others)), protocols.Steps(quiet=True)
     kinds = ("momentum", "backbone", "query")
-    fresh = frozen.frozen(run, source, kinds, steps)
-    loader = run.loader(source)
-    expected = [run.embeddings(loader), run.features(loader)]
-    again = frozen.frozen(load(run.path), source, kinds, steps)
+    fresh = frozen.frozen(trained, source, kinds, steps)
+    loader = trained.loader(source)
+    expected = [trained.embeddings(loader), trained.features(loader)]
+    again = frozen.frozen(load(trained.path), source, kinds, steps)
     for i in range(3):
         assert torch.equal(again[i], fresh[i])
     for ours, theirs in zip(fresh[:2], expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     # Other images, or the same in another order, are other features.
     turned = source.subset(np.arange(len(source))[::-1].copy())
-    (backward,) = frozen.frozen(run, turned, ("backbone",), steps)
+    (backward,) = frozen.frozen(trained, turned, ("backbone",), steps)
     torch.testing.assert_close(backward.flip(0), fresh[1])
     # Images that are prepared otherwise, too.
-    path = frozen._path(run, source, "backbone")
+    path = frozen._path(trained, source, "backbone")
     for change in ({"image_size": 24}, {"plain_resize": 40}, {"mean": [0.5] * 3}, {"std": [0.5] * 3}):
-        other = load(run.path)
-        other.settings = dataclasses.replace(run.settings, **change)
+        other = load(trained.path)
+        other.settings = dataclasses.replace(trained.settings, **change)
         assert frozen._path(other, source, "backbone") != path
     # And other weights.
-    state = run.path / "encoder.safetensors"
+    state = trained.path / "encoder.safetensors"
     state.write_bytes(state.read_bytes()[:-4] + b"\0\0\0\0")
-    assert frozen._path(load(run.path), source, "backbone") != frozen._path(run, source, "backbone")
+    assert frozen._path(load(trained.path), source, "backbone") != frozen._path(trained, source, "backbone")
 
 
 @pytest.mark.parametrize(("protocol", "module"), [("lowshot", lowshot), ("semisup", semisup)])
-def test_finished_draws_are_not_lost(protocol, module, run, others, monkeypatch):
+def test_finished_draws_are_not_lost(protocol, module, trained, others, monkeypatch):
     """Interrupted in the third draw: the first two are not made again, and the result is that of one go."""
     options = {"draws": 4, **({"shots": [2]} if protocol == "lowshot" else {"shares": [0.2], "epochs": 1})}
-    whole = evaluate(run, protocol, test=str(others), quiet=True, name="whole", **options)
+    whole = evaluate(trained, protocol, test=str(others), quiet=True, name="whole", **options)
     score, made = module._score, []
 
     def until_the_third(*arguments):
@@ -200,18 +195,18 @@ def test_finished_draws_are_not_lost(protocol, module, run, others, monkeypatch)
 
     monkeypatch.setattr(module, "_score", until_the_third)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(run, protocol, test=str(others), quiet=True, **options)
-    assert not (run.path / "evaluations" / f"{protocol}.json").exists()
+        evaluate(trained, protocol, test=str(others), quiet=True, **options)
+    assert not (trained.path / "evaluations" / f"{protocol}.json").exists()
     made.clear()
     monkeypatch.setattr(module, "_score", lambda *a: (made.append(1), score(*a))[1])
-    assert evaluate(run, protocol, test=str(others), quiet=True, **options)["metrics"] == whole["metrics"]
+    assert evaluate(trained, protocol, test=str(others), quiet=True, **options)["metrics"] == whole["metrics"]
     assert len(made) == 2
     made.clear()
-    evaluate(run, protocol, test=str(others), quiet=True, **{**options, "seed": 1})  # other options: nothing to go on
+    evaluate(trained, protocol, test=str(others), quiet=True, **{**options, "seed": 1})  # nothing to go on
     assert len(made) == 4
 
 
-def test_drafts_are_of_the_same_labels_and_no_evaluations(run, photos, tmp_path, monkeypatch):
+def test_drafts_are_of_the_same_labels_and_no_evaluations(trained, photos, tmp_path, monkeypatch):
     """The same files with other labels are another task; what is not finished is not on the page."""
     table = tmp_path / "table.csv"
 
@@ -230,23 +225,23 @@ def test_drafts_are_of_the_same_labels_and_no_evaluations(run, photos, tmp_path,
     write(0)
     monkeypatch.setattr(lowshot, "_score", twice)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(run, "lowshot", train=str(table), quiet=True, shots=[2], draws=3)
-    assert run.evaluations == {}
+        evaluate(trained, "lowshot", train=str(table), quiet=True, shots=[2], draws=3)
+    assert trained.evaluations == {}
     made.clear()
     write(1)
     monkeypatch.setattr(lowshot, "_score", lambda *a: (made.append(1), score(*a))[1])
-    evaluate(run, "lowshot", train=str(table), quiet=True, shots=[2], draws=3)
+    evaluate(trained, "lowshot", train=str(table), quiet=True, shots=[2], draws=3)
     assert len(made) == 3
-    assert evaluate(run, "lowshot", train=str(table), quiet=True, again=False, shots=[2], draws=3)
+    assert evaluate(trained, "lowshot", train=str(table), quiet=True, again=False, shots=[2], draws=3)
     assert len(made) == 3  # the result that is there
-    evaluate(run, "lowshot", train=str(table), quiet=True, again=False, shots=[2], draws=4)
+    evaluate(trained, "lowshot", train=str(table), quiet=True, again=False, shots=[2], draws=4)
     assert len(made) == 7
 
 
-def test_augmented_views_are_the_papers_way(run, others, monkeypatch):
+def test_augmented_views_are_the_papers_way(trained, others, monkeypatch):
     """Another crop in each epoch, a frozen backbone, and after an interruption the same classifier."""
     options = {"views": "augmented", "epochs": 4, "lr": 0.5, "batch_size": 16}
-    whole = evaluate(run, "linear", test=str(others), quiet=True, name="whole", **options)
+    whole = evaluate(trained, "linear", test=str(others), quiet=True, name="whole", **options)
     assert whole["settings"]["lr"] == 0.5
     step, steps = regression.Regression.step, []
 
@@ -258,17 +253,17 @@ def test_augmented_views_are_the_papers_way(run, others, monkeypatch):
 
     monkeypatch.setattr(regression.Regression, "step", until_the_third_epoch)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(run, "linear", test=str(others), quiet=True, **options)
+        evaluate(trained, "linear", test=str(others), quiet=True, **options)
     order = [regression.order(48, 0, epoch).tolist().index(0) for epoch in range(2)]
     first, second = (torch.cat(steps[3 * e : 3 * e + 3])[at] for e, at in enumerate(order))
     assert not torch.allclose(first, second)  # the same image in two epochs
     steps.clear()
     monkeypatch.setattr(regression.Regression, "step", lambda *a: (steps.append(1), step(*a))[1])
-    assert evaluate(run, "linear", test=str(others), quiet=True, **options) == whole
+    assert evaluate(trained, "linear", test=str(others), quiet=True, **options) == whole
     assert len(steps) == 2 * 3
 
 
-def test_the_papers_settings_are_the_defaults(run, monkeypatch):
+def test_the_papers_settings_are_the_defaults(trained, monkeypatch):
     """ImageNet: 100 epochs at 10; Places205: 40 at 0.3, its feature map pooled to 2 x 2."""
     seen = {}
 
@@ -277,7 +272,7 @@ def test_the_papers_settings_are_the_defaults(run, monkeypatch):
         return torch.zeros(len(task.test), 3)
 
     monkeypatch.setattr(linear, "_augmented", note)
-    photos = run.source()
+    photos = trained.source()
     for spec, epochs, rate, cells in (
         ("ImageNet:x", 100, 10.0, 1),
         ("Places205:x", 40, 0.3, 2),
@@ -285,13 +280,13 @@ def test_the_papers_settings_are_the_defaults(run, monkeypatch):
         ("Places205@train:x", 40, 0.3, 2),
     ):
         photos.spec = spec
-        task = protocols.Task(run, photos, photos, PROTOCOLS["linear"](), protocols.Steps(quiet=True), None)
+        task = protocols.Task(trained, photos, photos, PROTOCOLS["linear"](), protocols.Steps(quiet=True), None)
         linear.protocol(task)
         assert (seen["schedule"].epochs, seen["rate"], seen["cells"]) == (epochs, rate, cells)
         assert seen["schedule"] == regression.Schedule(epochs, [0.6, 0.8], 0.1, 256)
 
 
-def test_fine_tuning_has_the_papers_rates(run, others, monkeypatch):
+def test_fine_tuning_has_the_papers_rates(trained, others, monkeypatch):
     """0.01 for the backbone; for the classifier 1 with 1 % of the labels and 0.1 with 10 %; each for its own part."""
     seen = []
 
@@ -306,15 +301,15 @@ def test_fine_tuning_has_the_papers_rates(run, others, monkeypatch):
     tune = semisup.fine_tune
     note = lambda *a, schedule, **k: (schedules.append(schedule), tune(*a, schedule=schedule, **k))[1]  # noqa: E731
     monkeypatch.setattr(semisup, "fine_tune", note)
-    evaluate(run, "semisup", test=str(others), quiet=True, draws=1)
-    backbone = sum(p.numel() for p in run.encoders[0].backbone.parameters())
-    classifier = 3 * (run.encoders[0].feature_dim + 1)
+    evaluate(trained, "semisup", test=str(others), quiet=True, draws=1)
+    backbone = sum(p.numel() for p in trained.encoders[0].backbone.parameters())
+    classifier = 3 * (trained.encoders[0].feature_dim + 1)
     decay = {"momentum": 0.9, "weight_decay": 0.0005}
     assert seen == [[(backbone, 0.01), (classifier, rate), decay] for rate in (1.0, 0.1)]
     assert schedules == [regression.Schedule(20, [0.6, 0.8], 0.2, 256)] * 2
 
 
-def test_draws_have_their_own_crops(run, others, monkeypatch):
+def test_draws_have_their_own_crops(trained, others, monkeypatch):
     """Of all labels, so that draws differ in nothing else."""
     crops = []
 
@@ -325,12 +320,12 @@ def test_draws_have_their_own_crops(run, others, monkeypatch):
 
     monkeypatch.setattr(semisup, "fine_tune", note)
     for seed in (0, 0, 1):
-        evaluate(run, "semisup", test=str(others), quiet=True, shares=[1.0], draws=2, seed=seed)
+        evaluate(trained, "semisup", test=str(others), quiet=True, shares=[1.0], draws=2, seed=seed)
     assert all(torch.equal(crops[i], crops[i + 2]) for i in (0, 1))
     assert not any(torch.equal(crops[i], crops[j]) for i, j in ((0, 1), (0, 4), (0, 5), (1, 4), (1, 5), (4, 5)))
 
 
-def test_crops_of_the_linear_classifier_follow_the_seed(run, others, monkeypatch):
+def test_crops_of_the_linear_classifier_follow_the_seed(trained, others, monkeypatch):
     seeds = []
     fit = linear._fit_augmented
     monkeypatch.setattr(
@@ -339,76 +334,76 @@ def test_crops_of_the_linear_classifier_follow_the_seed(run, others, monkeypatch
         lambda task, encode, loader, *rest: seeds.append(loader.seed) or fit(task, encode, loader, *rest),
     )
     for seed in (3, 4):
-        evaluate(run, "linear", test=str(others), quiet=True, views="augmented", epochs=1, lr=0.1, seed=seed)
+        evaluate(trained, "linear", test=str(others), quiet=True, views="augmented", epochs=1, lr=0.1, seed=seed)
     assert seeds == [3, 4]
 
 
-def test_no_labelled_image_is_left_out_of_an_epoch(run, photos):
-    loader = run.loader(str(photos))
+def test_no_labelled_image_is_left_out_of_an_epoch(trained, photos):
+    loader = trained.loader(str(photos))
     for size, sizes in ((48, [48]), (32, [24, 24]), (15, [12, 12, 12, 12]), (47, [24, 24]), (300, [48])):
         batches = list(loader.train(torch.arange(48), 0, size, every=True))
         assert [len(b.index) for b in batches] == sizes
         assert torch.cat([b.index for b in batches]).tolist() == list(range(48))
 
 
-def test_clustering_over_training_and_on_one_set(run, others):
+def test_clustering_over_training_and_on_one_set(trained, others):
     """AMI of kept assignments by scikit-learn; without --test the run's own images, which need no others."""
-    result = evaluate(run, "clustering", quiet=True, clusters=[2, 6], starts=2)
-    _, labels = run.images
+    result = evaluate(trained, "clustering", quiet=True, clusters=[2, 6], starts=2)
+    _, labels = trained.images
     curves = result["details"]["ami_over_training"]
     assert curves["epochs"] == [1, 2, 3]
     for m in range(2):
-        expected = [adjusted_mutual_info_score(labels, read_assignments(run.path, e)[m]) for e in (1, 2, 3)]
+        expected = [adjusted_mutual_info_score(labels, read_assignments(trained.path, e)[m]) for e in (1, 2, 3)]
         assert curves["ami"][m] == pytest.approx(expected)
-        final = adjusted_mutual_info_score(labels, run.prototypes[m].assignment)
-        assert result["metrics"][f"ami of the run's k = {run.settings.clusters[m]}"] == pytest.approx(final)
-    points = torch.nn.functional.normalize(run.features(run.loader(run.source())), dim=1)
+        final = adjusted_mutual_info_score(labels, trained.prototypes[m].assignment)
+        assert result["metrics"][f"ami of the run's k = {trained.settings.clusters[m]}"] == pytest.approx(final)
+    points = torch.nn.functional.normalize(trained.features(trained.loader(trained.source())), dim=1)
     found = result["metrics"]["ami (k = 6)"]["runs"]
     for start in range(2):
         clusters = k_means(points, 6, generator=generator(0, "ami", start), iterations=50, engine="faiss").assignment
         assert found[start] == pytest.approx(adjusted_mutual_info_score(labels, clusters))
-    momentum = evaluate(run, "clustering", test=str(others), quiet=True, features="momentum", starts=1)
+    momentum = evaluate(trained, "clustering", test=str(others), quiet=True, features="momentum", starts=1)
     assert momentum["data"]["train"]["images"] == 30
     with pytest.raises(UserError, match="clusters is 31, and there are 30 images"):
-        evaluate(run, "clustering", test=str(others), quiet=True, clusters=[31])
+        evaluate(trained, "clustering", test=str(others), quiet=True, clusters=[31])
 
 
-def test_a_run_with_few_labels_is_judged_by_those(run, others):
-    _, labels = run.images
+def test_a_run_with_few_labels_is_judged_by_those(trained, others):
+    _, labels = trained.images
     assert labels is not None
     few = [label if i % 4 == 0 else "" for i, label in enumerate(labels)]
-    text = (run.path / "images.csv").read_text().splitlines()
+    text = (trained.path / "images.csv").read_text().splitlines()
     rows = [line.rpartition(",")[0] + "," + label for line, label in zip(text[1:], few, strict=True)]
-    (run.path / "images.csv").write_text("\n".join([text[0], *rows]) + "\n")
-    result = evaluate(load(run.path), "clustering", test=str(others), quiet=True, starts=1)
-    expected = adjusted_mutual_info_score(labels[::4], run.prototypes[0].assignment[::4])
-    assert result["metrics"][f"ami of the run's k = {run.settings.clusters[0]}"] == pytest.approx(expected)
+    (trained.path / "images.csv").write_text("\n".join([text[0], *rows]) + "\n")
+    result = evaluate(load(trained.path), "clustering", test=str(others), quiet=True, starts=1)
+    expected = adjusted_mutual_info_score(labels[::4], trained.prototypes[0].assignment[::4])
+    assert result["metrics"][f"ami of the run's k = {trained.settings.clusters[0]}"] == pytest.approx(expected)
     assert result["details"]["ami_over_training"]["ami"][0][-1] == pytest.approx(expected)
 
 
-def test_whether_test_images_were_seen_in_training_is_said(trained, run, photos, others, tmp_path):
+def test_whether_test_images_were_seen_in_training_is_said(trained, photos, others, tmp_path):
     bare, _ = import_encoder("untrained", tmp_path / "bare", data=str(photos), like=trained, quiet=True)
     seen = ", all of them seen in training, without labels"
     for which, options, expected in (
-        (run, {}, seen),
-        (run, {"train": str(photos)}, seen),
-        (run, {"train": str(others), "test": str(photos)}, seen),
-        (run, {"train": str(others)}, ""),
+        (trained, {}, seen),
+        (trained, {"train": str(photos)}, seen),
+        (trained, {"train": str(others), "test": str(photos)}, seen),
+        (trained, {"train": str(others)}, ""),
         (bare, {}, ""),
     ):
         split = evaluate(which, "knn", quiet=True, **options)["data"]["split"]
         assert split.endswith(seen) == bool(expected), (options, split)
 
 
-def test_information_of_a_sample(run):
+def test_information_of_a_sample(trained):
     """Estimates on the images drawn, by hand; the exact value on all, from the assignment the run has kept."""
-    result = evaluate(run, "information", quiet=True, most=30, neighbours=2)
-    metrics, source = result["metrics"], run.source()
+    result = evaluate(trained, "information", quiet=True, most=30, neighbours=2)
+    metrics, source = result["metrics"], trained.source()
     codes = np.array([int(label[-1]) for label in source.labels])
     chosen = np.sort(random_order(48, "information", 0)[:30])
-    embeddings = run.embeddings(run.loader(source))
+    embeddings = trained.embeddings(trained.loader(source))
     assert metrics["features"] == pytest.approx(ross(embeddings[chosen], codes[chosen], 2), abs=1e-6)
-    for k, c in zip(run.settings.clusters, run.prototypes, strict=True):
+    for k, c in zip(trained.settings.clusters, trained.prototypes, strict=True):
         assert metrics[f"prototypes, k = {k}; exact"] == pytest.approx(mutual_info_score(codes, c.assignment))
         nearest = (embeddings[chosen] @ c.centroids.T).argmax(dim=1)
         expected = ross(c.centroids[nearest], codes[chosen], 2)
@@ -417,33 +412,33 @@ def test_information_of_a_sample(run):
     assert result["settings"]["images"] == 30
 
 
-def test_the_nearest_class_mean_and_chosen_costs(run, others):
-    source, test = run.source(), open_source(str(others))
-    train_x, test_x = (svm.unit(run.features(run.loader(s)).numpy()) for s in (source, test))
+def test_the_nearest_class_mean_and_chosen_costs(trained, others):
+    source, test = trained.source(), open_source(str(others))
+    train_x, test_x = (svm.unit(trained.features(trained.loader(s)).numpy()) for s in (source, test))
     marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
     chosen = lowshot.draw([np.flatnonzero(column) for column in marks.T], 4, 0, 0)
-    mean = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[4], draws=1, classifier="mean")
+    mean = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[4], draws=1, classifier="mean")
     scores = lowshot.class_means(train_x[chosen], marks[chosen], test_x)
     assert mean["metrics"]["accuracy@4"]["mean"] == svm.accuracy(scores, sorted(set(test.labels)), test.labels)
-    auto = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[2, 4], draws=1, cost="auto")
+    auto = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[2, 4], draws=1, cost="auto")
     scores, _ = svm.decisions(train_x[chosen], marks[chosen], test_x, None)
     assert auto["metrics"]["accuracy@4"]["mean"] == svm.accuracy(scores, sorted(set(test.labels)), test.labels)
-    fixed = evaluate(run, "lowshot", test=str(others), quiet=True, shots=[2], draws=1)
+    fixed = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[2], draws=1)
     assert auto["metrics"]["accuracy@2"] == fixed["metrics"]["accuracy@2"]  # two images a class: nothing to choose by
 
 
-def test_cells_of_the_feature_map(run, others):
+def test_cells_of_the_feature_map(trained, others):
     """One cell is the pooled feature; the mean of four cells is it again."""
-    loader = run.loader(open_source(str(others)))
+    loader = trained.loader(open_source(str(others)))
     (samples,) = loader.plain(30)
-    views, encoder = loader.views.plain(samples), run.encoders[0]
+    views, encoder = loader.views.plain(samples), trained.encoders[0]
     with torch.no_grad():
         one, four = (linear.pooled_features(encoder, views, cells) for cells in (1, 2))
     assert four.shape == (30, 4 * one.shape[1])
     torch.testing.assert_close(four.view(30, -1, 4).mean(dim=2), one, atol=1e-5, rtol=1e-4)
-    evaluate(run, "linear", test=str(others), quiet=True, views="augmented", epochs=1, cells=2)
+    evaluate(trained, "linear", test=str(others), quiet=True, views="augmented", epochs=1, cells=2)
     with pytest.raises(UserError, match="--cells 2 needs --views augmented"):
-        evaluate(run, "linear", test=str(others), quiet=True, cells=2)
+        evaluate(trained, "linear", test=str(others), quiet=True, cells=2)
 
 
 # The paper's data sets, as they come
@@ -505,17 +500,17 @@ def test_voc_marks_belong_to_their_images(voc):
     }
 
 
-def test_linear_and_lowshot_of_several_classes(run, voc):
+def test_linear_and_lowshot_of_several_classes(trained, voc):
     """One SVM a class; AP of the scores that the same machine, trained here, gives."""
     spec = f"VOC2007:{voc}"
     with pytest.raises(UserError, match=r"no image of .* shows aeroplane"):
-        evaluate(run, "linear", train=spec, quiet=True)
+        evaluate(trained, "linear", train=spec, quiet=True)
     for name in ("cat", "dog", "sofa"):  # a data set of its own classes
         for file in (voc / "VOCdevkit" / "VOC2007" / "Annotations").iterdir():
             file.write_text(file.read_text().replace(f">{name}<", f">my {name}<"))
-    result = evaluate(run, "linear", train=spec, quiet=True)
+    result = evaluate(trained, "linear", train=spec, quiet=True)
     source, test = open_source(spec), open_source(spec, "test")
-    train_x, test_x = (svm.unit(run.features(run.loader(s)).numpy()) for s in (source, test))
+    train_x, test_x = (svm.unit(trained.features(trained.loader(s)).numpy()) for s in (source, test))
     column = test.marks.values[:, 1]
     machine = LinearSVC(C=0.5, class_weight={True: 2, False: 1}, random_state=0, max_iter=2000)
     scores = machine.fit(train_x, source.marks.values[:, 1] == 1).decision_function(test_x)
@@ -524,14 +519,14 @@ def test_linear_and_lowshot_of_several_classes(run, voc):
     assert kept.sum() == 11
     ignored = svm.average_precision(scores[kept], column[kept] == 1, eleven_points=True)
     assert result["details"]["map_devkit"]["my dog"] == pytest.approx(ignored)
-    few = evaluate(run, "lowshot", train=spec, quiet=True, shots=[2], draws=2)["metrics"]
+    few = evaluate(trained, "lowshot", train=spec, quiet=True, shots=[2], draws=2)["metrics"]
     assert few.keys() == {"map@2", "map_devkit@2"}
     for protocol in ("knn", "clustering", "semisup", "information"):
         with pytest.raises(UserError, match="may show several classes"):
-            evaluate(run, protocol, train=spec, quiet=True)
+            evaluate(trained, protocol, train=spec, quiet=True)
 
 
-def test_places_and_imagenet_as_they_come(run, photos, tmp_path):
+def test_places_and_imagenet_as_they_come(trained, photos, tmp_path):
     images = tmp_path / "places" / "images256"
     shutil.copytree(photos, images / "s")
     names = sorted(p.relative_to(images).as_posix() for p in images.rglob("*.png"))
@@ -547,7 +542,7 @@ def test_places_and_imagenet_as_they_come(run, photos, tmp_path):
     train, test = (open_source(f"ImageNet:{tmp_path / 'imagenet'}", part) for part in ("train", "test"))
     assert set(train.labels) == set(test.labels) == {"slope0", "slope1", "slope2"}
     assert train.files[0] != test.files[0]
-    result = evaluate(run, "linear", train=f"Places205:{tmp_path / 'places'}", quiet=True, epochs=1)
+    result = evaluate(trained, "linear", train=f"Places205:{tmp_path / 'places'}", quiet=True, epochs=1)
     assert result["settings"]["views"] == "augmented"
     assert result["settings"]["cells"] == 2
 
@@ -577,7 +572,7 @@ def test_places_and_imagenet_as_they_come(run, photos, tmp_path):
         (None, ["knn", "--name", "../x"], "signs that no file name should"),
     ],
 )
-def test_bad_input(make, arguments, sentence, run, photos, tmp_path, capsys):
+def test_bad_input(make, arguments, sentence, trained, photos, tmp_path, capsys):
     import re
 
     made = tmp_path / "made"
@@ -598,24 +593,24 @@ def test_bad_input(make, arguments, sentence, run, photos, tmp_path, capsys):
         shutil.copytree(photos, made / "p")
         rows = [f"p/slope{s}/{i:02d}.png,slope{s}\n" for s in range(3) for i in range(8)]
         (made / "t.csv").write_text("path,label\n" + "".join(rows) + "p/slope0/09.png,\n")
-    before = sorted(run.path.rglob("*"))
+    before = sorted(trained.path.rglob("*"))
     arguments = [a.replace("PHOTOS", str(photos)).replace("MADE", str(made)) for a in arguments]
-    assert main(["evaluate", str(run.path), *arguments]) == 2
+    assert main(["evaluate", str(trained.path), *arguments]) == 2
     said = capsys.readouterr().err
     assert re.search(sentence, said), said
     assert said.count("\n") == 1
-    assert sorted(run.path.rglob("*")) == before
+    assert sorted(trained.path.rglob("*")) == before
 
 
-def test_an_unfinished_run_and_the_same_images_twice(run, tmp_path):
+def test_an_unfinished_run_and_the_same_images_twice(trained):
     digits = np.random.default_rng(0).integers(0, 255, (30, 20, 20), dtype=np.uint8)
     one, two = open_source(digits), open_source(digits.copy())
     with pytest.raises(UserError, match="are the same images"):
         protocols.check_apart(one, two)
     protocols.check_apart(one, open_source(255 - digits))
-    (run.path / "encoder.safetensors").unlink()
+    (trained.path / "encoder.safetensors").unlink()
     with pytest.raises(UserError, match="has not ended; continue it with --resume"):
-        evaluate(load(run.path), "knn", quiet=True)
+        evaluate(load(trained.path), "knn", quiet=True)
 
 
 def test_a_log_says_how_far_it_is(monkeypatch, capsys):

@@ -38,12 +38,6 @@ def level(assignment, distance=None, parent=None):
     return Level(assignment, np.bincount(assignment), parent, None, None if distance is None else np.asarray(distance))
 
 
-def copy_of(run, folder):
-    """A run folder that a test may change."""
-    shutil.copytree(run.path, folder)
-    return folder
-
-
 class Text(HTMLParser):
     """The elements of a page, its text without scripts, and what the script knows."""
 
@@ -296,8 +290,8 @@ def test_a_figure_takes_the_colour_of_the_page_and_runs_nothing():
 
 
 @pytest.fixture(scope="module")
-def page(trained, tmp_path_factory):
-    run = Run(copy_of(trained, tmp_path_factory.mktemp("page") / "run"))
+def page(trained_once, tmp_path_factory):
+    run = Run(shutil.copytree(trained_once, tmp_path_factory.mktemp("page") / "run"))
     (run.path / "evaluations").mkdir(exist_ok=True)
     result = {
         "protocol": "knn",
@@ -389,8 +383,8 @@ def test_a_run_of_60_images_without_labels_and_with_one_granularity(tmp_path):
     assert len(page.data["map"]["images"]) == 60
 
 
-def test_a_run_of_which_one_image_has_a_label(trained, tmp_path):
-    path = copy_of(trained, tmp_path / "run")
+def test_a_run_of_which_one_image_has_a_label(trained):
+    path = trained.path
     header, first, *others = (path / "images.csv").read_text().splitlines()
     others = [line.rpartition(",")[0] + "," for line in others]
     (path / "images.csv").write_text("\n".join([header, first, *others]) + "\n")
@@ -405,8 +399,8 @@ def test_a_run_of_which_one_image_has_a_label(trained, tmp_path):
     assert (level["purity"][own], level["label"][own]) == (1.0, 0)
 
 
-def test_a_run_that_was_interrupted_after_an_epoch(trained, tmp_path):
-    path = copy_of(trained, tmp_path / "run")
+def test_a_run_that_was_interrupted_after_an_epoch(trained):
+    path = trained.path
     for name in (
         "encoder.safetensors",
         "encoder.json",
@@ -442,12 +436,12 @@ def test_images_that_are_gone_or_have_moved(tmp_path):
         write_report(run, data=make(tmp_path / "others", 24), quiet=True)
 
 
-def test_more_images_than_the_page_lists(trained, monkeypatch, tmp_path):
+def test_more_images_than_the_page_lists(trained, monkeypatch):
     monkeypatch.setattr("protonce.report.payload.LISTED", 30)
     monkeypatch.setattr("protonce.report.thumbnails.MOST", 20)
     monkeypatch.setattr("protonce.report.scatter.POINTS", 10)
     monkeypatch.setattr("protonce.report.content.ODD", 2)
-    page = Text(write_report(Run(copy_of(trained, tmp_path / "run")), quiet=True))
+    page = Text(write_report(trained, quiet=True))
     assert "Thumbnails of 20 of 48 images" in page.text
     assert "The map shows 10 of 48 images" in page.text
     assert 20 <= len(page.data["names"]) <= 30
@@ -461,8 +455,7 @@ def test_more_images_than_the_page_lists(trained, monkeypatch, tmp_path):
 
 def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
     other = protonce.train(photos, tmp_path / "moco", epochs=1, quiet=True, **{**SMALL, "method": "moco"})
-    run = Run(copy_of(trained, tmp_path / "run"))
-    page = Text(write_report(run, against=other, figures=tmp_path / "figures", quiet=True))
+    page = Text(write_report(trained, against=other, figures=tmp_path / "figures", quiet=True))
     titles = re.findall(
         r'"text":"((?:MoCo|PCL) \([^"]*\))"', json.dumps(page.data["map"]["plots"], separators=(",", ":"))
     )
@@ -474,7 +467,7 @@ def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
         assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     (other.path / "encoder.safetensors").unlink()
     with pytest.raises(UserError, match="moco has not ended"):
-        write_report(run, against=Run(other.path), quiet=True)
+        write_report(trained, against=Run(other.path), quiet=True)
 
 
 def test_vectors_have_a_map_and_no_pictures(tmp_path):
@@ -568,7 +561,7 @@ def test_images_of_a_zip_are_written_out(photos, tmp_path):
 
 
 def test_the_commands(trained, tmp_path, capsys):
-    path = copy_of(trained, tmp_path / "run")
+    path = trained.path
     assert main(["report", str(path), "--figures", str(tmp_path / "figures")]) == 0
     shown = capsys.readouterr()
     assert shown.out.strip() == str(path / "report.html")
@@ -610,10 +603,9 @@ def test_images_that_all_look_alike_have_no_map(tmp_path):
     assert page.data["alike"][0][2] == 0
 
 
-def test_the_page_keeps_to_its_weight(trained, tmp_path, monkeypatch):
-    run = Run(copy_of(trained, tmp_path / "run"))
-    usual = write_report(run, quiet=True).stat().st_size
+def test_the_page_keeps_to_its_weight(trained, monkeypatch):
+    usual = write_report(trained, quiet=True).stat().st_size
     monkeypatch.setattr("protonce.report.page.BYTES", usual - 5_000)
-    page = Text(write_report(run, quiet=True))
+    page = Text(write_report(trained, quiet=True))
     assert usual - 40_000 < len(page.page.encode()) < usual - 5_000
     assert len(page.data["pictured"]) == 48

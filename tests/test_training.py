@@ -223,7 +223,7 @@ def test_the_five_rows_of_appendix_a_are_settings(photos, tmp_path, terms, warmu
     assert ["+".join(t for t in ("instance", "prototype") if t in line) for line in lines] == expected
 
 
-def test_the_run_folder_is_as_designed(trained, photos):
+def test_the_run_folder_is_as_designed(trained):
     path = trained.path
     config = yaml.safe_load((path / "config.yaml").read_text())
     assert config["settings"]["clusters"] == [4, 8]
@@ -339,19 +339,18 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number
     assert "Traceback" not in said
 
 
-def test_two_processes_do_not_train_into_one_folder(photos, tmp_path, trained):
-    shutil.copytree(trained.path, tmp_path / "r")
+def test_two_processes_do_not_train_into_one_folder(photos, trained):
     holder = "import sys, time; from pathlib import Path; from protonce.run import alone\n"
     holder += "with alone(Path(sys.argv[1])):\n    print('mine', flush=True)\n    time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", holder, str(tmp_path / "r")], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", holder, str(trained.path)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "mine\n"
         with pytest.raises(UserError, match=r"another process is training into .*; wait for it"):
-            protonce.train(photos, tmp_path / "r", resume=True, quiet=True)
+            protonce.train(photos, trained.path, resume=True, quiet=True)
     finally:
         process.kill()
         process.wait()
-    protonce.train(photos, tmp_path / "r", resume=True, quiet=True)  # killed: the lock is gone with it
+    protonce.train(photos, trained.path, resume=True, quiet=True)  # killed: the lock is gone with it
 
 
 @pytest.mark.slow
@@ -478,12 +477,11 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_epochs(photos, tmp_p
     assert checkpoints.load(tmp_path / "r" / "checkpoints")["epoch"] == 1
 
 
-def test_a_damaged_checkpoint_is_named(photos, tmp_path, trained):
-    shutil.copytree(trained.path, tmp_path / "r")
-    (tmp_path / "r" / "encoder.safetensors").unlink()
-    (tmp_path / "r" / "checkpoints" / "last.pt").write_bytes(b"damaged")
+def test_a_damaged_checkpoint_is_named(photos, trained):
+    (trained.path / "encoder.safetensors").unlink()
+    (trained.path / "checkpoints" / "last.pt").write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"last.pt is damaged; remove it"):
-        protonce.train(photos, tmp_path / "r", resume=True, quiet=True)
+        protonce.train(photos, trained.path, resume=True, quiet=True)
 
 
 def test_a_finished_run_is_not_trained_again(trained, photos):
