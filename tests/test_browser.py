@@ -133,6 +133,24 @@ def test_sorting(page):
     assert by_purity == sorted(by_purity, reverse=True)
 
 
+def test_purity_says_of_how_many_labelled_images_it_is(chromium, trained):
+    """One image of the largest cluster has a label, and two of another, which comes first."""
+    assignment = trained.prototypes[0].assignment
+    *_, other, largest = assignment.bincount().argsort().tolist()
+    labels = {(assignment == largest).nonzero()[0].item(): "one"}
+    labels |= {i.item(): "two" for i in (assignment == other).nonzero()[:2]}
+    lines = [f"{i},{name},{labels.get(i, '')}" for i, name in enumerate(trained.images[0])]
+    (trained.path / "images.csv").write_text("\n".join(["index,name,label", *lines]) + "\n")
+    opened = chromium.new_page()
+    opened.goto(f"{write_report(protonce.load(trained.path), quiet=True).as_uri()}#clusters/0")
+    opened.locator("#sort").select_option("purity")
+    first, second, *rest = (card.inner_text() for card in cards(opened).all())
+    assert "· 100 % two of 2 labelled" in first
+    assert "· 100 % one of 1 labelled" in second
+    assert not any("%" in text for text in rest)
+    opened.close()
+
+
 def test_names_that_would_run_are_shown_as_text(page):
     page.get_by_role("link", name="Clusters", exact=True).click()
     wait_for_view(page, "clusters")

@@ -83,9 +83,10 @@ def test_purity_by_a_loop():
     assignment, classes = rng.permutation(np.arange(200) % 9), rng.integers(0, 5, 200)
     known = (rng.random(200) < 0.5) & (assignment != 3)  # of cluster 3 no image has a label
     for labelled in (known, np.ones(200, dtype=bool)):
-        share, label = purity(assignment, classes, labelled)
+        share, label, number = purity(assignment, classes, labelled)
         for c in range(9):
             counts = np.bincount(classes[(assignment == c) & labelled], minlength=5)
+            assert number[c] == counts.sum()
             if counts.sum():
                 assert share[c] == pytest.approx(counts.max() / counts.sum())
                 assert label[c] == counts.argmax()
@@ -397,6 +398,7 @@ def test_a_run_of_which_one_image_has_a_label(trained):
     own = level["assignment"][0]
     assert [p for c, p in enumerate(level["purity"]) if c != own] == [None] * (len(level["size"]) - 1)
     assert (level["purity"][own], level["label"][own]) == (1.0, 0)
+    assert level["labelled"] == [int(c == own) for c in range(len(level["size"]))]
 
 
 def test_a_run_that_was_interrupted_after_an_epoch(trained):

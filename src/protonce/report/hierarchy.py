@@ -86,8 +86,8 @@ def classes_of(labels: Sequence[str] | None) -> tuple[list[str], Ints | None]:
     return names, np.array([numbers[label] for label in labels])
 
 
-def purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Floats, Ints]:
-    """Of each cluster's labelled images the share of the most frequent class, and that class; (k,) each.
+def purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Floats, Ints, Ints]:
+    """Of each cluster's labelled images the share of the most frequent class, that class, their number; (k,) each.
 
     A cluster without a labelled image has no share (nan) and no class (-1).
 
@@ -102,9 +102,10 @@ def purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Floats, Ints]
     clusters, first = np.unique(pairs[order] // columns, return_index=True)
     best = order[first]
     share, label = np.full(k, np.nan, dtype=np.float32), np.full(k, -1)
-    share[clusters] = counts[best] / np.bincount(assignment[known], minlength=k)[clusters]
+    labelled = np.bincount(assignment[known], minlength=k)
+    share[clusters] = counts[best] / labelled[clusters]
     label[clusters] = pairs[best] % columns
-    return share, label
+    return share, label, labelled
 
 
 def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:

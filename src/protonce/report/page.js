@@ -116,7 +116,7 @@
   const sorts = {
     size: (level) => (a, b) => level.size[b] - level.size[a],
     tightness: (level) => (a, b) => level.phi[a] - level.phi[b],
-    purity: (level) => (a, b) => (level.purity[b] ?? -1) - (level.purity[a] ?? -1) || level.size[b] - level.size[a],
+    purity: (level) => (a, b) => (level.purity[b] ?? -1) - (level.purity[a] ?? -1) || level.labelled[b] - level.labelled[a],
   };
   const sorted = (m, prototypes, by) => [...prototypes].sort((a, b) => sorts[by](levels[m])(a, b) || a - b);
 
@@ -124,7 +124,10 @@
     const level = levels[m];
     const said = [plural(level.size[c], "image")];
     if (level.phi) said.push(`φ ${level.phi[c].toFixed(3)}`);
-    if (level.purity && level.purity[c] !== null) said.push(`${percent(level.purity[c])} ${data.classes[level.label[c]]}`);
+    if (level.purity && level.purity[c] !== null) {
+      const few = level.labelled[c] < level.size[c] ? ` of ${number(level.labelled[c])} labelled` : "";
+      said.push(`${percent(level.purity[c])} ${data.classes[level.label[c]]}${few}`);
+    }
     return said.join(" · ");
   }
 

@@ -66,10 +66,11 @@ def _level(level: Level, listed: Ints, labels: Sequence[str] | None, codes: Ints
         "rank": None if ranks is None else ranks[listed].tolist(),
         "purity": None,
         "label": None,
+        "labelled": None,
     }
     if codes is not None:
-        share, label = purity(level.assignment, codes, np.asarray(labels) != "")
-        found |= {"purity": [_short(v) for v in share.tolist()], "label": label.tolist()}
+        share, label, labelled = purity(level.assignment, codes, np.asarray(labels) != "")
+        found |= {"purity": [_short(v) for v in share.tolist()], "label": label.tolist(), "labelled": labelled.tolist()}
     return found
 
 
