@@ -42,10 +42,10 @@ def two_ranks(tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize(("batch_size", "norm"), CASES)
-def test_two_ranks_compute_what_one_does(two_ranks, batch_size, norm):
+@pytest.mark.parametrize(("batch_size", "norm", "queries"), CASES)
+def test_two_ranks_compute_what_one_does(two_ranks, batch_size, norm, queries):
     """Batch norm too: both ranks' sub-batches are those of one process, and keys are shuffled over all ranks."""
-    names = [f"{norm}-{batch_size}-rank{rank}.pt" for rank in ("0of2", "1of2", "0of1")]
+    names = [f"{norm}-{queries}-{batch_size}-rank{rank}.pt" for rank in ("0of2", "1of2", "0of1")]
     first, second, one = (torch.load(two_ranks / name) for name in names)
     for two in (first, second):
         for name, expected in one["gradients"].items():

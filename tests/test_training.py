@@ -111,30 +111,38 @@ def test_one_epoch_is_algorithm_1():
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
 
 
-def test_both_views_in_turn_are_the_mean_of_two_losses():
-    """The second turn has the views exchanged, its keys in the queue beside the first's, and draws of its own."""
-    settings = small_settings(queries="both", warmup_epochs=0, queue=40, negatives=3, prototype_weight=0.5)
+@pytest.mark.parametrize("queue", [40, 16])
+def test_both_views_in_turn_are_the_mean_of_two_losses(queue):
+    """The second turn has the views exchanged and draws of its own; the negatives are the newest keys of both."""
+    settings = small_settings(queries="both", warmup_epochs=0, queue=queue, negatives=3, prototype_weight=0.5)
     method = methods.make(settings, build(settings), n=48).train()
     features = torch.nn.functional.normalize(torch.randn(48, 16, generator=torch.Generator().manual_seed(5)), dim=1)
     prototypes, batch = method.e_step(0, lambda: features), batch_of()
     loss, logs = method.m_step(batch, prototypes)
+    loss.backward()
 
     theta, theta_ = build(settings).train(), build(settings).train()
     shuffle = protonce.randomness.generator(settings.seed, "shuffle", 0, 0)
     draw = protonce.randomness.generator(settings.seed, "negatives", 0, 0)
-    losses, chances, keys = [], [], torch.zeros(0, 16)
-    for query, key in ((batch.query, batch.key), (batch.key, batch.query)):
-        v = theta(query, settings.bn_splits)
-        with torch.no_grad():
-            v_ = encode_shuffled(theta_, key, settings.bn_splits, shuffle, Ranks(), 16)
-        keys = torch.cat([keys, v_])
-        own = torch.arange(len(keys))[None] % 16 == torch.arange(16)[:, None]
+    first = theta(batch.query, settings.bn_splits)
+    second = theta(batch.key, settings.bn_splits)
+    with torch.no_grad():
+        of_first = encode_shuffled(theta_, batch.key, settings.bn_splits, shuffle, Ranks(), 16)
+        of_second = encode_shuffled(theta_, batch.query, settings.bn_splits, shuffle, Ranks(), 16)
+    keys = torch.cat([of_first, of_second])[-queue:]
+    own = torch.arange(len(keys))[None] % 16 == torch.arange(16)[:, None]
+    losses = []
+    for v, v_ in ((first, of_first), (second, of_second)):
         drawn = [None, torch.randperm(8, generator=draw)[:3]]
         options = {"tau": settings.tau, "mask": own, "candidates": drawn, "weight": 0.5}
         losses.append(proto_nce(v, v_, keys, prototypes, batch.index, **options).loss)
-        chances.append(math.log(1 + len(keys) - len(keys) // 16))  # guessing among one's own key and the others'
-    torch.testing.assert_close(loss, (losses[0] + losses[1]) / 2, atol=1e-5, rtol=1e-4)
-    assert float(logs["instance_chance"]) == pytest.approx(sum(chances) / 2)
+    expected = (losses[0] + losses[1]) / 2
+    expected.backward()
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    for ours, theirs in zip(method.query.parameters(), theta.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-3)
+    chance = math.log(1 + len(keys) - len(keys) // 16)  # guessing among one's own key and the others'
+    assert float(logs["instance_chance"]) == pytest.approx(chance)
 
 
 def test_the_prototype_term_grows_over_the_ramp():

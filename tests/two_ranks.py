@@ -14,11 +14,17 @@ from torch import nn
 from protonce import methods
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
+from protonce.devices import OWN_BUFFERS
 from protonce.encoder import build
 from protonce.methods.pcl import Batch
 from protonce.ranks import Ranks
 
-CASES = [(16, "group"), (15, "group"), (16, "batch")]  # batch size, which 2 need not divide, and norm
+CASES = [  # batch size, which 2 need not divide, norm, and which views are queries
+    (16, "group", "one"),
+    (15, "group", "one"),
+    (16, "batch", "one"),
+    (16, "batch", "both"),
+]
 
 
 def backbone(norm, seed):
@@ -27,12 +33,13 @@ def backbone(norm, seed):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def m_step(out, batch_size, norm):
+def m_step(out, batch_size, norm, queries):
     """The same batch and the same prototypes whatever the number of ranks; each rank takes its part."""
-    asked = Settings(queue=40, dim=8, batch_size=batch_size, bn_splits=2, negatives=3, clusters=[4, 8], tau=0.2)
+    sizes = {"queue": 40, "dim": 8, "batch_size": batch_size, "clusters": [4, 8]}
+    asked = Settings(**sizes, bn_splits=2, negatives=3, tau=0.2, queries=queries)
     settings = resolve(asked, DataSize(48, 8), Machine("cpu", bfloat16=False, faiss=False, cores=1))
     ranks = Ranks()
-    strategy = DDPStrategy() if ranks.size > 1 else "auto"
+    strategy = DDPStrategy(**OWN_BUFFERS) if ranks.size > 1 else "auto"
     fabric = Fabric(accelerator="cpu", devices=ranks.here, strategy=strategy)
     if ranks.size > 1:
         ranks.meet("gloo")
@@ -63,7 +70,7 @@ def m_step(out, batch_size, norm):
         "statistics": [b for b in method.momentum.buffers() if b.is_floating_point()],
         "features": ranks.gather(ranks.part(torch.arange(7.0)), 7),
     }
-    torch.save(state, Path(out) / f"{norm}-{batch_size}-rank{ranks.rank}of{ranks.size}.pt")
+    torch.save(state, Path(out) / f"{norm}-{queries}-{batch_size}-rank{ranks.rank}of{ranks.size}.pt")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 # The running statistics of the query encoder are averaged over ranks like its twin's, not overwritten by rank 0's.
 # torch 2.15 has another name for that.
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-_OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 
 
 def meet(plan: Plan, ranks: Ranks) -> Fabric:
@@ -28,7 +28,7 @@ def meet(plan: Plan, ranks: Ranks) -> Fabric:
         accelerator=plan.resolved.device,
         devices=ranks.here,
         num_nodes=ranks.machines,
-        strategy=DDPStrategy(**_OWN_BUFFERS) if ranks.size > 1 else "auto",
+        strategy=DDPStrategy(**OWN_BUFFERS) if ranks.size > 1 else "auto",
         precision=PRECISIONS[plan.resolved.precision],  # type: ignore[arg-type]
     )
     if ranks.size > 1:

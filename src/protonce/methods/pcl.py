@@ -85,18 +85,20 @@ class PCL(nn.Module):
         shuffle = randomness.generator(s.seed, "shuffle", batch.epoch, batch.step)
         draw = randomness.generator(s.seed, "negatives", batch.epoch, batch.step)
         turns = [(batch.query, batch.key), (batch.key, batch.query)]
-        results = []
         index = self.ranks.gather(batch.index, s.batch_size)  # of all ranks, (B,)
+        pairs, results = [], []
         for query, key in turns if s.queries == "both" else turns[:1]:
             v = self.query(query, max(self.splits // self.ranks.size, 1))  # v = f_θ(x), (B, d)
             with torch.no_grad(), self.autocast():
                 keys = encode_shuffled(self.momentum, key, self.splits, shuffle, self.ranks, s.batch_size)
-            v_ = self.ranks.part(keys)  # v' = f_θ'(x), (B, d)
-            # The keys join the queue first: fresh negatives keep a short queue from being told apart by its age.
+            pairs.append((v, self.ranks.part(keys)))  # v and v' = f_θ'(x), (B, d) each
+            # All keys join the queue before any loss: fresh negatives keep a short queue from being told apart by
+            # its age, and what a loss has seen must not change before its gradient is taken.
             self.queue.push(keys, index)
 
-            mask = self.queue.mask(batch.index)  # its own keys are no negatives
-            prototypes = state or []
+        mask = self.queue.mask(batch.index)  # its own keys are no negatives
+        prototypes = state or []
+        for v, v_ in pairs:
             candidates = [sample_candidates(len(c.centroids), s.negatives, draw) for c in prototypes]
             result = proto_nce(
                 v,
