@@ -1,13 +1,16 @@
 """The command line: help without torch, one sentence and exit code 2 for a mistake, and files as promised."""
 
+import dataclasses
 import subprocess
 import sys
+from typing import Literal, get_args, get_origin
 
 import numpy as np
 import pytest
 
 from conftest import SMALL
 from protonce.cli import main
+from protonce.config import Settings
 
 HEAVY = ("torch", "timm", "sklearn", "faiss", "numpy", "PIL", "rich", "matplotlib", "bokeh", "jinja2")
 
@@ -50,6 +53,27 @@ def test_every_public_name_is_there():
 
 def small(*more):
     return [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()] + list(more)
+
+
+def test_every_setting_reaches_the_training(photos, tmp_path, monkeypatch):
+    """Each by itself, from the command line: none is taken for an argument of `protonce.train`."""
+    from protonce import training
+
+    class Reached(Exception):
+        pass
+
+    def reached(data, out, recipe, resume, settings, *rest):
+        raise Reached(settings)
+
+    monkeypatch.setattr(training, "prepare", reached)
+    for field in dataclasses.fields(Settings):
+        *_, other = get_args(field.type) if get_origin(field.type) is Literal else ["1"]
+        option = f"--{field.name.replace('_', '-')}"
+        with pytest.raises(Reached) as found:
+            main(["train", str(photos), "--out", str(tmp_path / "run"), option, other])
+        (settings,) = found.value.args
+        assert settings.keys() == {field.name}
+        assert settings[field.name] in ((1, [1], "1") if other == "1" else (other,))
 
 
 def test_train_embed_evaluate(photos, tmp_path, capsys):

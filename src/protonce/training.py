@@ -39,7 +39,7 @@ def train(
     *,
     recipe: str | None = None,
     encoder: nn.Module | None = None,
-    views: Views | None = None,
+    views: Views | str | None = None,
     resume: bool = False,
     quiet: bool = False,
     **settings: object,
@@ -51,7 +51,7 @@ def train(
         out: the run folder; it must be new or empty, or hold the run to resume.
         recipe: named settings; None: chosen by the size of the data and the device.
         encoder: the user's own module, from views (B, ...) to (B, D), in place of a timm backbone.
-        views: the user's own views, for data that are not images.
+        views: the setting of that name; or the user's own views, for data that are not images.
         resume: continue the run in `out` after its last whole checkpoint, or start it where there is none.
         quiet: print nothing.
         settings: any of `Settings`; they win over the recipe's.
@@ -59,6 +59,8 @@ def train(
     Raises:
         UserError: something the caller can mend. Nothing has been written then, unless training had begun.
     """
+    if isinstance(views, str):
+        settings, views = {**settings, "views": views}, None
     own = {"own_encoder": encoder is not None, "own_views": views is not None}
     ranks = Ranks()
     reporter = Reporter(quiet or not ranks.first)
