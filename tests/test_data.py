@@ -28,6 +28,7 @@ from protonce.data.loader import Loader
 from protonce.data.sources import labels_of, open_source, split
 from protonce.data.views import ImageViews
 from protonce.errors import UserError
+from protonce.evaluate.protocols import evaluate
 from protonce.files import csv_text
 
 
@@ -158,11 +159,95 @@ def test_a_torchvision_data_set_of_files_skips_what_is_broken(photos, tmp_path):
         ("NoSuchSet:ROOT", "torchvision has no data set 'NoSuchSet'"),
         ("FashionMNIST:ROOT/nowhere", r"FashionMNIST cannot be opened in .*nowhere: .* \(protonce downloads nothing\)"),
         ("STL10@sideways:ROOT", "STL10 cannot be opened"),
+        ("FashionMNIST@tset:ROOT", "FashionMNIST has no part 'tset'; it has train and test"),
+        ("ImageFolder@test:ROOT", "ImageFolder has no parts; leave out @test"),
+        ("CocoDetection:ROOT", "CocoDetection cannot be opened in .*: .*annFile"),
     ],
 )
 def test_torchvision_data_sets_that_are_not_there(fashion, spec, words):
     with pytest.raises(UserError, match=words):
         open_source(spec.replace("ROOT", str(fashion)))
+
+
+def test_a_torchvision_data_set_is_the_same_wherever_it_lies(fashion):
+    before = open_source(f"FashionMNIST:{fashion}")
+    (fashion / "FashionMNIST").rename(fashion / "moved")
+    (fashion / "other").mkdir()
+    (fashion / "moved").rename(fashion / "other" / "FashionMNIST")
+    for spec in (f"FashionMNIST:{fashion}/other", f"FashionMNIST@train:{fashion}/other"):
+        assert open_source(spec).fingerprint == before.fingerprint
+        assert open_source(spec, "train").identity == before.identity
+    assert open_source(f"FashionMNIST:{fashion}/other", "test").fingerprint != before.fingerprint
+
+
+def test_a_torchvision_data_set_that_keeps_its_samples_to_itself_has_labels(tmp_path):
+    for c in range(2):
+        folder = tmp_path / "gtsrb" / "GTSRB" / "Training" / f"{c:05d}"
+        folder.mkdir(parents=True)
+        for i in range(3):
+            picture(seed=10 * c + i).save(folder / f"{i}.ppm")
+    source = open_source(f"GTSRB:{tmp_path}")
+    assert source.labels == ["0"] * 3 + ["1"] * 3
+    assert source.names[5].endswith("00001/2.ppm")
+
+
+def test_a_data_set_without_parts_is_parted(photos, tmp_path):
+    """Every image of ImageFolder is a training image; with a limit, too, none of those is tested on."""
+    settings = {**SMALL, "limit": 30, "epochs": 1, "warmup_epochs": 0}
+    run = protonce.train(f"ImageFolder:{photos}", tmp_path / "run", quiet=True, **settings)
+    result = evaluate(run, "knn", quiet=True)
+    assert result["data"]["split"].startswith("test images are a random fifth")
+    assert result["data"]["train"]["images"] + result["data"]["test"]["images"] == 30
+
+
+def test_linked_folders_are_entered_and_circles_are_not(photos, tmp_path):
+    folder = tmp_path / "photos"
+    shutil.copytree(photos / "slope0", folder / "slope0")
+    shutil.copytree(photos / "slope2", tmp_path / "elsewhere" / "slope2")
+    (folder / "slope1").symlink_to(photos / "slope1")
+    (folder / "slope2").symlink_to(tmp_path / "elsewhere" / "slope2")
+    (folder / "slope0" / "up").symlink_to(folder)
+    (tmp_path / "elsewhere" / "slope2" / "round").symlink_to(folder)  # two links that lead to each other
+    found, expected = open_source(folder), open_source(photos)
+    assert (found.names, found.labels) == (expected.names, expected.labels)
+    assert found.fingerprint == expected.fingerprint
+
+
+def test_an_identity_is_of_what_the_images_are(tmp_path):
+    """The fingerprint is of names and sizes, which the files of an uncompressed format may share."""
+
+    def write(name, seed):
+        (tmp_path / name).mkdir()
+        for i in range(20):
+            picture(seed=seed + i).save(tmp_path / name / f"{i:02d}.bmp")
+        return tmp_path / name
+
+    one, other = write("one", 0), write("other", 100)
+    assert open_source(one).fingerprint == open_source(other).fingerprint
+    assert open_source(one).identity != open_source(other).identity
+    for make in (zip_of, tar_of):
+        first, second = (open_source(make(f, tmp_path / f"{f.name}.{make.__name__[:3]}")) for f in (one, other))
+        assert first.fingerprint == second.fingerprint
+        assert first.identity != second.identity
+    source = open_source(one)
+    assert open_source(one).identity == source.identity
+    assert source.subset(np.array([0, 1])).identity != source.subset(np.array([1, 0])).identity
+    picture(seed=500).save(one / "07.bmp")
+    assert open_source(one).fingerprint == source.fingerprint
+    assert open_source(one).identity != source.identity
+
+    class Own:
+        def __init__(self, seed):
+            self.names, self.seed = np.array([f"{i}.png" for i in range(40)]), seed
+
+        def __len__(self):
+            return 40
+
+        def load(self, i):
+            return np.asarray(picture(seed=self.seed + i))
+
+    assert open_source(Own(0)).names[:2] == ["0.png", "1.png"]
+    assert open_source(Own(0)).identity == open_source(Own(0)).identity != open_source(Own(100)).identity
 
 
 def test_a_run_on_a_named_data_set_is_tested_on_its_test_part(fashion, tmp_path, capsys):

@@ -153,6 +153,35 @@ def test_features_are_computed_once(trained, others, monkeypatch):
     evaluate(trained, "lowshot", test=str(others), quiet=True, **QUICK["lowshot"])  # from the same files
 
 
+def test_features_of_other_images_are_not_taken_for_theirs(trained, tmp_path):
+    """Other images of the same names and sizes, here noise in place of stripes, are encoded anew."""
+    rng = np.random.default_rng(3)
+    for name in ("stripes", "noise"):
+        for slope in range(3):
+            (tmp_path / name / f"slope{slope}").mkdir(parents=True)
+            for i in range(8):
+                image = stripes(rng, slope) if name == "stripes" else rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
+                Image.fromarray(image).save(tmp_path / name / f"slope{slope}" / f"{i}.bmp")
+    accuracy = [
+        evaluate(trained, "knn", test=str(tmp_path / name), quiet=True)["metrics"]["accuracy"]
+        for name in ("stripes", "noise")
+    ]
+    assert accuracy[0] > accuracy[1] + 0.3
+
+
+def test_classes_are_the_same_however_deep_their_folders_lie(trained, photos, tmp_path):
+    """The test images have one of two branches of folders, or one class alone."""
+    places = {"slope0": "lines/flat", "slope1": "lines/steep", "slope2": "upright/all"}
+    for slope, place in places.items():
+        shutil.copytree(photos / slope, tmp_path / "train" / place)
+    for name, kept in (("branch", ["lines/flat", "lines/steep"]), ("alone", ["lines/flat"])):
+        for place in kept:
+            shutil.copytree(photos / "slope0", tmp_path / name / place)
+        result = evaluate(trained, "knn", train=tmp_path / "train", test=tmp_path / name, quiet=True)
+        assert result["data"]["classes"] == 3
+        assert result["data"]["test"]["images"] == 16 * len(kept)
+
+
 def test_kept_features_are_the_encoders(trained, others):
     source, steps = open_source(str(others)), protocols.Steps(quiet=True)
     kinds = ("momentum", "backbone", "query")

@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar, cast
@@ -46,6 +46,7 @@ class Listing:
     where: str  # in words
     names: list[str]
     sizes: list[int]  # bytes
+    stamps: list[int]  # of each what changes with its content: the time of its last change, or a checksum
     files: list[str]  # where each lies, for comparison with other listings
     open: Callable[[int], BinaryIO]
     labels: list[str] | None = None  # where the place itself tells them
@@ -82,6 +83,7 @@ def only(listing: Listing, names: Sequence[str]) -> Listing:
         where=listing.where,
         names=list(names),
         sizes=pick(listing.sizes, 0),
+        stamps=pick(listing.stamps, 0),
         files=pick(listing.files, ""),
         open=_Only(listing.open, found),
         labels=None if listing.labels is None else pick(listing.labels, ""),
@@ -120,11 +122,22 @@ class _Paths:
 
 
 def list_folder(folder: Path) -> Listing:
-    """The image files of a folder and its sub-folders."""
-    found = ((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*"))
+    """The image files of a folder and its sub-folders, linked ones too."""
+    found = ((p.relative_to(folder).as_posix(), p) for p in _walk(folder))
     # A link to a file that is gone is listed: it will be reported as one that cannot be read.
     paths = sorted((name, p) for name, p in found if _is_image(name) and (p.is_file() or p.is_symlink()))
     return _of_paths(f"in {folder} or its sub-folders", paths)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All files below a folder. Links are followed, but not into a folder that is being walked already."""
+    ways = {folder: {folder.resolve()}}  # of each folder itself and those on the way to it, without links
+    for place, folders, files in os.walk(folder, followlinks=True):
+        way = ways.pop(Path(place))
+        inside = {name: Path(place, name).resolve() for name in folders}
+        folders[:] = [name for name in folders if inside[name] not in way]
+        ways |= {Path(place, name): {*way, inside[name]} for name in folders}
+        yield from (Path(place, name) for name in files)
 
 
 def list_paths(root: Path, found: Iterable[tuple[str, str]], where: str) -> Listing:
@@ -136,10 +149,12 @@ def list_paths(root: Path, found: Iterable[tuple[str, str]], where: str) -> List
 
 def _of_paths(where: str, paths: list[tuple[str, Path]], labels: list[str] | None = None) -> Listing:
     """Names with their paths, in the order of the names."""
+    found = [p.stat() if p.is_file() else None for _, p in paths]
     return Listing(
         where=where,
         names=[name for name, _ in paths],
-        sizes=[p.stat().st_size if p.is_file() else 0 for _, p in paths],
+        sizes=[0 if f is None else f.st_size for f in found],
+        stamps=[0 if f is None else f.st_mtime_ns for f in found],
         files=[str(p.resolve()) for _, p in paths],
         open=_Paths([p for _, p in paths]),
         labels=labels,
@@ -168,12 +183,18 @@ class _Zip:
 def _zip(path: Path) -> Listing:
     try:
         with zipfile.ZipFile(path) as archive:
-            found = {i.filename: i.file_size for i in archive.infolist() if _is_image(i.filename)}
+            found = {i.filename: i for i in archive.infolist() if _is_image(i.filename)}
     except (zipfile.BadZipFile, OSError) as error:
         raise UserError(f"{path} cannot be read as a .zip: {error}") from None
-    sizes = dict(sorted(found.items()))
-    files = [f"{path.resolve()}:{name}" for name in sizes]
-    return Listing(f"in {path}", list(sizes), list(sizes.values()), files, _Zip(path, list(sizes)))
+    names = sorted(found)
+    return Listing(
+        where=f"in {path}",
+        names=names,
+        sizes=[found[name].file_size for name in names],
+        stamps=[found[name].CRC for name in names],
+        files=[f"{path.resolve()}:{name}" for name in names],
+        open=_Zip(path, names),
+    )
 
 
 # A .tar
@@ -215,8 +236,15 @@ def _tar(path: Path) -> Listing:
     if keys and all(key in members for key in keys):
         classes = _Tar(place, [members[key] for key in keys], unpacked)
         labels = [classes(i).read().decode(errors="replace").strip() for i in range(len(keys))]
-    files = [f"{path.resolve()}:{name}" for name in spans]
-    return Listing(f"in {path}", list(spans), [size for _, size in spans.values()], files, opened, labels)
+    return Listing(
+        where=f"in {path}",
+        names=list(spans),
+        sizes=[size for _, size in spans.values()],
+        stamps=[path.stat().st_mtime_ns] * len(spans),
+        files=[f"{path.resolve()}:{name}" for name in spans],
+        open=opened,
+        labels=labels,
+    )
 
 
 def _unpack(path: Path) -> Any:

@@ -12,7 +12,8 @@ import numpy as np
 from protonce.data.pictures import Pixels
 from protonce.errors import UserError
 
-PARTS = {"train": ("train",), "test": ("test", "val", "valid")}  # what data sets call them
+PARTS = {"train": ("train", "trainval"), "test": ("test", "val", "valid")}  # what data sets call them
+TOLD = ("train", "split", "image_set", "mode")  # parameters by which they are told the part
 
 
 @dataclass(frozen=True)
@@ -56,38 +57,61 @@ def open_named(which: Name, part: str) -> Any:
     Raises:
         UserError: torchvision has none of this name, it is not in ROOT, or it has no such part.
     """
-    from torchvision import datasets
-
-    kind: Any = getattr(datasets, which.name, None)
-    known = inspect.isclass(kind) and issubclass(kind, datasets.VisionDataset)
-    if not known:
-        raise UserError(f"torchvision has no data set {which.name!r}; the names are those of torchvision.datasets")
+    kind = _kind(which)
     reasons = []
-    for options in _options(inspect.signature(kind).parameters, which.split, part):
+    for options in _options(which, _told(kind), part):
         try:
             return kind(which.root, **options)
-        except (ValueError, RuntimeError, OSError) as error:
+        except (ValueError, RuntimeError, OSError, TypeError, ImportError) as error:
             reasons.append(" ".join(str(error).split()))
     raise UserError(f"{which.name} cannot be opened in {which.root}: {reasons[0]} (protonce downloads nothing)")
 
 
-def _options(parameters: Any, split: str, part: str) -> Iterator[dict[str, Any]]:
-    """The ways in which data sets are told the part."""
-    names = (split,) if split else PARTS[part]
-    if "train" in parameters:
-        yield {"train": names[0] not in PARTS["test"]}
-        return
-    for name in ("split", "image_set", "mode"):
-        if name in parameters:
-            yield from ({name: value} for value in names)
-            return
-    yield {}
+def has_parts(which: Name) -> bool:
+    """Whether the data set can be told which part of it is wanted.
+
+    Raises:
+        UserError: torchvision has none of this name.
+    """
+    return bool(_told(_kind(which)))
+
+
+def _kind(which: Name) -> Any:
+    from torchvision import datasets
+
+    kind: Any = getattr(datasets, which.name, None)
+    if not (inspect.isclass(kind) and issubclass(kind, datasets.VisionDataset)):
+        raise UserError(f"torchvision has no data set {which.name!r}; the names are those of torchvision.datasets")
+    return kind
+
+
+def _told(kind: Any) -> str:
+    """The parameter by which a data set is told the part; empty: there are no parts."""
+    parameters = inspect.signature(kind).parameters
+    return next((name for name in TOLD if name in parameters), "")
+
+
+def _options(which: Name, told: str, part: str) -> Iterator[dict[str, Any]]:
+    """The ways in which the data set may be told the part."""
+    names = (which.split,) if which.split else PARTS[part]
+    if told == "train":
+        if names[0] not in {*PARTS["train"], *PARTS["test"]}:
+            raise UserError(f"{which.name} has no part {which.split!r}; it has train and test")
+        yield {"train": names[0] in PARTS["train"]}
+    elif told:
+        yield from ({told: value} for value in names)
+    elif which.split:
+        raise UserError(f"{which.name} has no parts; leave out @{which.split}")
+    else:
+        yield {}
 
 
 def labels_of(dataset: Any) -> list[str] | None:
     """The class of each image, where the data set has one and says so."""
     names = (name for name in ("targets", "labels", "_labels", "y") if hasattr(dataset, name))
     codes = np.asarray(getattr(dataset, next(names, ""), None))
+    if codes.shape != (len(dataset),):
+        codes = np.asarray([code for _, code in _pairs(dataset)])
     if codes.shape != (len(dataset),):
         return None
     classes = list(getattr(dataset, "classes", []))
@@ -98,9 +122,16 @@ def labels_of(dataset: Any) -> list[str] | None:
 
 def files_of(dataset: Any) -> list[tuple[str, str]] | None:
     """Path and class of each image, where the data set is a list of files."""
-    labels = labels_of(dataset)
-    for name in ("samples", "imgs"):
+    labels, pairs = labels_of(dataset), _pairs(dataset)
+    if labels is None or not pairs or not isinstance(pairs[0][0], str | Path):
+        return None
+    return [(str(path), label) for (path, _), label in zip(pairs, labels, strict=True)]
+
+
+def _pairs(dataset: Any) -> list[tuple[Any, Any]]:
+    """An image, or its path, and its class; empty where the data set has no such list."""
+    for name in ("samples", "imgs", "_samples"):
         found = getattr(dataset, name, None)
-        if labels is not None and isinstance(found, list) and len(found) == len(dataset):
-            return [(str(path), label) for (path, _), label in zip(found, labels, strict=True)]
-    return None
+        if isinstance(found, list) and len(found) == len(dataset) and all(len(pair) == 2 for pair in found):
+            return found
+    return []

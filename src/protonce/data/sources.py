@@ -4,9 +4,10 @@ A source gives items by index, a name for each, and labels where the layout has 
 evaluation only; training never asks for them.
 """
 
+import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -22,7 +23,7 @@ from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
 SMALL_FILE = 16_000  # bytes
-ALIKE = 16  # images of two sets that are compared, to tell whether they are the same
+SOME = 16  # items of a set that tell whether it is another
 
 
 @runtime_checkable
@@ -56,6 +57,7 @@ class Source:
     skipped: list[Skipped] = field(default_factory=list)
     sizes: NDArray[np.int64] | None = None  # (n, 2) height and width; None: the items are not images
     files: list[str] | None = None  # where each item lies on the disk; None: it does not
+    stamps: list[int] | None = None  # of each file what changes with its content
     place: str = ""  # what opens it again, from any working directory; empty: `spec` does
     encoded: Callable[[int], BinaryIO] | None = None  # opens the encoded image, where there is one
     marks: Marks | None = None  # where an image may show several classes; then there are no `labels`
@@ -77,6 +79,21 @@ class Source:
         """Typical shorter side in pixels; 0 where the items are not images."""
         return 0 if self.sizes is None else int(np.median(self.sizes.min(axis=1)))
 
+    @functools.cached_property
+    def identity(self) -> str:
+        """Tells these items in this order from any others, for what is computed of them and kept.
+
+        Stricter than the fingerprint, which other files of the same names and sizes have, too: by the stamps of
+        files, and where there are none by what some of the items are.
+        """
+        digest = hashlib.sha256("\0".join([self.fingerprint, *self.names]).encode("utf-8", "surrogateescape"))
+        if self.stamps is not None:
+            digest.update(np.array(self.stamps, dtype=np.uint64).tobytes())
+        else:
+            for i in _spread(len(self)):
+                digest.update(np.asarray(self.load(i)).tobytes())
+        return digest.hexdigest()
+
     def subset(self, chosen: NDArray[np.int64]) -> "Source":
         """The items at these positions, in this order."""
         names = [self.names[i] for i in chosen]
@@ -89,6 +106,7 @@ class Source:
             skipped=self.skipped,
             sizes=None if self.sizes is None else self.sizes[chosen],
             files=None if self.files is None else [self.files[i] for i in chosen],
+            stamps=None if self.stamps is None else [self.stamps[i] for i in chosen],
             place=self.place,
             encoded=None if self.encoded is None else _Chosen(self.encoded, chosen),
             marks=None if self.marks is None else self.marks.of(chosen),
@@ -154,7 +172,8 @@ def open_source(
         files = named.files_of(dataset)
         if files is not None:
             return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit, known)
-        source = _from_items(named.Images(dataset, named.labels_of(dataset)), str(name), f"{name} {part}")
+        images = named.Images(dataset, named.labels_of(dataset))
+        source = _from_items(images, str(name), f"{name.name} {name.split or part}")  # wherever it lies
         return _limited(source, seed, limit)
     if isinstance(data, Source):
         source = data
@@ -212,7 +231,8 @@ def _of_images(spec: str, images: Pixels, names: list[str], labels: list[str] | 
 def _from_items(items: Any, spec: str, content: str = "") -> Source:
     if len(items) == 0:
         raise UserError("the data set is empty")
-    names = [str(name) for name in getattr(items, "names", None) or (f"{i:08d}" for i in range(len(items)))]
+    own = getattr(items, "names", None)
+    names = [f"{i:08d}" for i in range(len(items))] if own is None else [str(name) for name in own]
     labels = getattr(items, "labels", None)
     for what, values in (("names", names), ("labels", labels)):
         if values is not None and len(values) != len(items):
@@ -273,6 +293,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         skipped=skipped,
         sizes=np.array([shapes[i] for i in keep], dtype=np.int64),
         files=[listing.files[i] for i in keep],
+        stamps=[listing.stamps[i] for i in keep],
         place=place,
         encoded=encoded,
         marks=None if listing.marks is None else listing.marks.of(np.array(keep, dtype=np.int64)),
@@ -309,6 +330,34 @@ def labels_of(names: Sequence[str]) -> list[str] | None:
     return rest if len(set(rest)) > 1 and all(rest) else None
 
 
+def labels_like(names: Sequence[str], classes: Collection[str]) -> list[str] | None:
+    """The folder of each image, as it is called among these classes: with as many folders above it as they have.
+
+    None where the folders of an image are none of the classes.
+    """
+    found = []
+    for name in names:
+        folders = PurePosixPath(name).parts[:-1]
+        label = next((c for i in range(len(folders)) if (c := "/".join(folders[i:])) in classes), None)
+        if label is None:
+            return None
+        found.append(label)
+    return found
+
+
+def has_test_part(data: Data) -> bool:
+    """Whether DATA is a data set with a test part of its own, of which no other part is named."""
+    if not isinstance(data, str) or data == "builtin":
+        return isinstance(data, str)
+    name = named.parse(data)
+    return name is not None and not name.split and (name.name in collections.READERS or named.has_parts(name))
+
+
+def _spread(n: int) -> list[int]:
+    """Positions of some of n items, evenly spread."""
+    return [int(i) for i in np.linspace(0, n - 1, min(n, SOME))]
+
+
 def _fingerprint(entries: Iterable[tuple[str, int]]) -> str:
     """A hash over sorted names and sizes."""
     digest = hashlib.sha256()
@@ -340,7 +389,6 @@ def check_apart(labelled: Source, tested: Source) -> None:
         raise UserError(
             f"{len(shared)} files are among the training and the test images, one of them {min(shared)}; part them"
         )
-    if not labelled.files and not tested.files and len(labelled) == len(tested):
-        looked_at = np.linspace(0, len(labelled) - 1, min(len(labelled), ALIKE)).astype(int).tolist()
-        if all(np.array_equal(labelled.load(i), tested.load(i)) for i in looked_at):
-            raise UserError(f"{labelled.spec} and {tested.spec} are the same images; test on others")
+    without_files = not labelled.files and not tested.files and len(labelled) == len(tested)
+    if without_files and all(np.array_equal(labelled.load(i), tested.load(i)) for i in _spread(len(labelled))):
+        raise UserError(f"{labelled.spec} and {tested.spec} are the same images; test on others")

@@ -75,9 +75,8 @@ def _compute(run: Run, source: Source, kinds: Sequence[Kind], seen: Callable[[in
 def _path(run: Run, source: Source, kind: Kind) -> Path:
     """Named after the encoder, the images in their order, and how they are prepared."""
     s = run.settings
-    parts = [run.encoder_hash, source.fingerprint, *source.names]
-    parts.append(json.dumps([s.image_size, s.plain_resize, s.mean, s.std]))
-    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    prepared = json.dumps([s.image_size, s.plain_resize, s.mean, s.std])
+    digest = hashlib.sha256("\0".join([run.encoder_hash, source.identity, prepared]).encode()).hexdigest()
     return run.path / "features" / f"{digest[:16]}-{kind}.npy"
 
 

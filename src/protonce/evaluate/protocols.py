@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from protonce.data import named
-from protonce.data.sources import Source, check_apart, open_source, split
+from protonce.data.sources import Data, Source, check_apart, has_test_part, labels_like, open_source, split
+from protonce.data.sources import labels_of as folders_of
 from protonce.errors import UserError
 from protonce.evaluate import clustering, information, knn, linear, lowshot, semisup
 from protonce.evaluate.drafts import Drafts
@@ -37,8 +37,8 @@ def evaluate(
     run: Run,
     protocol: str,
     *,
-    train: str | None = None,
-    test: str | None = None,
+    train: Data | None = None,
+    test: Data | None = None,
     name: str | None = None,
     quiet: bool = False,
     again: bool = True,
@@ -112,7 +112,7 @@ def _key(run: Run, protocol: str, options: Options, *sources: Source) -> str:
     """Tells an evaluation from any other: weights, options, images and labels."""
     digest = hashlib.sha256(json.dumps([run.encoder_hash, protocol, dataclasses.asdict(options)]).encode())
     for source in sources:
-        digest.update("\0".join([source.fingerprint, *source.names, *(source.labels or [])]).encode(errors="replace"))
+        digest.update("\0".join([source.identity, *(source.labels or [])]).encode(errors="replace"))
         digest.update(source.marks.values.tobytes() if source.marks else b"")
     return digest.hexdigest()[:16]
 
@@ -137,20 +137,20 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     console.print("; ".join(notes), soft_wrap=True)
 
 
-def _one_set(run: Run, train: str | None, test: str | None) -> Source:
+def _one_set(run: Run, train: Data | None, test: Data | None) -> Source:
     """The labelled images of a protocol that takes one set."""
     source = _labelled(run, train) if test is None else open_source(test, "test", run.settings.seed)
     _check_classes(source, source)
     return source
 
 
-def _labelled(run: Run, train: str | None) -> Source:
+def _labelled(run: Run, train: Data | None) -> Source:
     return run.source() if train is None else open_source(train, "train", run.settings.seed)
 
 
-def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Source, str]:
+def _parts(run: Run, train: Data | None, test: Data | None) -> tuple[Source, Source, str]:
     """Labelled training and test images, and how they were parted, in words."""
-    data = train or run.config["data"]["source"]
+    data = run.config["data"]["source"] if train is None else train
     source = _labelled(run, train)
     labelled, tested, how = parted(source, data, test, run.settings.seed)
     whole = source if how.startswith(FIFTH) else tested  # of which the test images are
@@ -159,7 +159,7 @@ def _parts(run: Run, train: str | None, test: str | None) -> tuple[Source, Sourc
     return labelled, tested, how
 
 
-def parted(labelled: Source, data: str, test: str | None, seed: int) -> tuple[Source, Source, str]:
+def parted(labelled: Source, data: Data, test: Data | None, seed: int) -> tuple[Source, Source, str]:
     """Labelled training and test images of DATA, and how they were parted, in words.
 
     Raises:
@@ -167,19 +167,29 @@ def parted(labelled: Source, data: str, test: str | None, seed: int) -> tuple[So
             classes.
     """
     if test is not None:
-        tested, how = open_source(test, "test", seed), "test images named by the user"
-    elif data == "builtin" or ((name := named.parse(data)) is not None and not name.split):
+        tested, how = _labelled_alike(open_source(test, "test", seed), labelled), "test images named by the user"
+    elif has_test_part(data):
         tested, how = open_source(data, "test", seed), "the data set's own test part"
     else:
         labelled, tested = split(labelled, seed)
-        how = f"{FIFTH} of {data}"
+        how = f"{FIFTH} of {labelled.spec}"
         if not len(tested):
             raise UserError(
-                f"no class of {data} has two images, so that none can be tested on; name test images (--test)"
+                f"no class of {labelled.spec} has two images, so that none can be tested on; name test images (--test)"
             )
     check_apart(labelled, tested)
     _check_classes(labelled, tested)
     return labelled, tested, how
+
+
+def _labelled_alike(tested: Source, labelled: Source) -> Source:
+    """Test images whose labels are folders have those of the training images, however deep the folders lie there."""
+    known = set(labelled.labels or [])
+    by_folders = tested.files is not None and tested.labels in (None, folders_of(tested.names))
+    if not by_folders or (tested.labels is not None and known.issuperset(tested.labels)):
+        return tested
+    labels = labels_like(tested.names, known)
+    return tested if labels is None else dataclasses.replace(tested, labels=labels)
 
 
 def _check_classes(labelled: Source, tested: Source) -> None:
