@@ -1,8 +1,11 @@
 """The command line: help without torch, one sentence and exit code 2 for a mistake, and files as promised."""
 
 import dataclasses
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import numpy as np
@@ -104,6 +107,21 @@ def test_train_embed_evaluate(photos, tmp_path, capsys):
     assert (tmp_path / "run" / "evaluations" / "knn.json").exists()
 
 
+def test_names_that_are_no_text(trained, photos, tmp_path):
+    """In a table of text, and on a terminal that refuses what it cannot show."""
+    import pyarrow.parquet
+
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/photos-\xff"))
+    shutil.copytree(photos, folder)
+    (folder / "slope0" / "00.png").rename(folder / "slope0" / os.fsdecode(b"\xe9.png"))
+    assert main(["embed", str(trained.path), str(folder), "--out", str(tmp_path / "e.parquet")]) == 0
+    assert "slope0/\ufffd.png" in pyarrow.parquet.read_table(tmp_path / "e.parquet")["name"].to_pylist()
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    line = [sys.executable, "-m", "protonce", "evaluate", str(trained.path), "clustering", "--test", str(folder)]
+    shown = subprocess.run(line, capture_output=True, env=strict, check=True).stdout
+    assert b"photos-\\udcff" in shown
+
+
 def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path):
     """Whatever their order on the line."""
     import protonce
@@ -132,6 +150,9 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
         (["train", "PHOTOS", "--out", "OUT", "--device", "cuda"], "device cuda is not there"),
         (["train", "PHOTOS", "--out", "OUT", "--precision", "16"], "precision 16 needs a GPU"),
         (["train", "PHOTOS", "--out", "OUT", "--batch-size", "4000"], "there are 48 images"),
+        (["train", "PHOTOS", "--out", "OUT", "--bn-splits", "9", "--batch-size", "16"], "choose at most 8"),
+        (["train", "PHOTOS", "--out", "OUT", "--clusters", "8,4,8"], "it takes a number once"),
+        (["report", "RUN", "--figures", "PHOTOS"], "lies among the images"),
         (["train", "PHOTOS", "--out", "OUT", "--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["train", "PHOTOS", "--out", "PHOTOS"], "is not empty"),
         (["train", "PHOTOS", "--out", "FILE"], "is a file"),

@@ -213,6 +213,18 @@ def test_linked_folders_are_entered_and_circles_are_not(photos, tmp_path):
     assert found.fingerprint == expected.fingerprint
 
 
+@pytest.mark.parametrize(("n", "sizes"), [(7, [3, 4]), (8, [4, 4]), (9, [3, 3, 3]), (3, [3]), (2, [2]), (1, [1])])
+def test_every_image_has_a_batch_and_company(photos, n, sizes):
+    """Batches of at most four here; in one of two images at most, none is left by itself."""
+    loader = Loader(open_source(photos), image_views(), seed=0, workers=0)
+    order = torch.arange(n)
+    assert sorted(len(s.index) for s in loader.train(order, 0, 4, every=True)) == sizes
+    pairs = [len(s.index) for s in loader.train(order, 0, 2, every=True)]
+    assert sum(pairs) == n
+    assert min(pairs) >= min(n, 2)
+    assert max(pairs) <= 3
+
+
 def test_an_identity_is_of_what_the_images_are(tmp_path):
     """The fingerprint is of names and sizes, which the files of an uncompressed format may share."""
 

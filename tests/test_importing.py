@@ -168,6 +168,17 @@ def test_without_images_it_has_no_prototypes(trained, photos, tmp_path, capsys):
         assert "imported without images" in capsys.readouterr().err
 
 
+def test_auto_is_what_is_known_of_the_encoder(trained, tmp_path):
+    torch.save(resnet18(0).state_dict(), tmp_path / "r18.pth")
+    own = {"image_size": "auto", "plain_resize": "auto", "stem": "auto"}
+    run, _ = import_encoder(str(tmp_path / "r18.pth"), tmp_path / "r18", quiet=True, **own)
+    assert (run.settings.image_size, run.settings.plain_resize, run.settings.stem) == (224, 256, "standard")
+    run, _ = import_encoder("untrained", tmp_path / "like", like=trained, quiet=True, **own)
+    theirs = trained.settings
+    assert (run.settings.image_size, run.settings.plain_resize) == (theirs.image_size, theirs.plain_resize)
+    assert run.settings.stem == theirs.stem
+
+
 class _Evil:
     def __reduce__(self):
         return exec, ("raise SystemExit('it ran')",)
@@ -186,6 +197,16 @@ class _Evil:
         (lambda: resnet18(0).state_dict(), {"image_size": 1}, "image_size is 1"),
         (lambda: resnet18(0).state_dict(), {"speed": 1}, "no setting 'speed'"),
         (lambda: resnet18(0).state_dict(), {"data": "nowhere"}, "nowhere does not exist"),
+        (lambda: resnet18(0).state_dict(), {"dim": 32}, "has no head; leave out --head and --dim"),
+        (lambda: resnet18(0).state_dict(), {"head": "linear"}, "has no head; leave out --head and --dim"),
+        (lambda: resnet18(0).state_dict(), {"stem": "small"}, "fits none of resnet18"),
+        (lambda: resnet18(0).state_dict(), {"stem": "small", "backbone": "resnet18"}, "another architecture than"),
+        (lambda: resnet18(0).state_dict(), {"stem": "small", "backbone": "vit_tiny_patch16_224"}, "is for ResNets"),
+        (
+            lambda: {f"module.encoder_q.{k}": v for k, v in resnet18(0, num_classes=16).state_dict().items()},
+            {"head": "mlp"},
+            "has a head linear of 16 dimensions; leave out",
+        ),
     ],
 )
 def test_what_cannot_be_imported(content, options, sentence, tmp_path):

@@ -363,6 +363,21 @@ def test_the_command_on_the_page_trains_the_same_run(page, trained, tmp_path):
     assert ours == again
 
 
+def test_the_command_knows_places_and_lists_as_the_command_line_takes_them(trained, tmp_path, monkeypatch):
+    """A place with spaces and a comma, relative when it was named; and a list with nothing in it."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained.path, "my run, the first")
+    photos = make(tmp_path / "photos", 24)
+    settings = {**SMALL, "init": "my run, the first", "schedule": "step", "drops": [], "crop_scale": [0.5, 1.0]}
+    run = protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **settings)
+    monkeypatch.chdir("/")
+    (command,) = re.findall(r"protonce train .*--out RUN", Text(write_report(run, quiet=True)).text)
+    words = shlex.split(command.replace("--out RUN", f"--out {tmp_path / 'again'}"))
+    assert main([*words[1:], "--no-report"]) == 0
+    ours, again = ((p / "encoder.safetensors").read_bytes() for p in (run.path, tmp_path / "again"))
+    assert ours == again
+
+
 def make(folder, n, classes=1):
     rng = np.random.default_rng(3)
     for i in range(n):

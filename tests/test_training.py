@@ -23,11 +23,13 @@ from torch import nn
 
 import protonce
 from conftest import SMALL
-from protonce import checkpoints, methods
+from protonce import checkpoints, methods, training
 from protonce import run as run_folder
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
 from protonce.data.loader import Loader
+from protonce.data.sources import open_source
+from protonce.data.views import ImageViews
 from protonce.encoder import build, encode_shuffled
 from protonce.errors import UserError
 from protonce.losses import proto_nce
@@ -143,6 +145,27 @@ def test_both_views_in_turn_are_the_mean_of_two_losses(queue):
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-3)
     chance = math.log(1 + len(keys) - len(keys) // 16)  # guessing among one's own key and the others'
     assert float(logs["instance_chance"]) == pytest.approx(chance)
+
+
+def test_the_encoder_alone_is_computed_in_half_precision(photos):
+    """Not the plain views that the E-step shows it: they are those of every other pass."""
+    settings, seen = small_settings(), []
+
+    class Spy(nn.Module):
+        def forward(self, x):
+            seen.append(("encoder", torch.is_autocast_enabled("cpu")))
+            return x.flatten(1)[:, :16]
+
+    class Views(ImageViews):
+        def plain(self, samples):
+            seen.append(("views", torch.is_autocast_enabled("cpu")))
+            return super().plain(samples)
+
+    method = methods.make(settings, build(settings), n=48)
+    method.momentum, method.autocast = Spy(), lambda: torch.autocast("cpu", torch.bfloat16)
+    loader = Loader(open_source(photos), Views(settings), seed=0, workers=0, device="cpu")
+    assert training._momentum_features(method, loader, Ranks()).shape == (48, 16)
+    assert seen == [("views", False), ("encoder", True)]
 
 
 def test_the_prototype_term_grows_over_the_ramp():

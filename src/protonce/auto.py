@@ -84,6 +84,13 @@ def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
         raise UserError(f"batch_size is {batch}, but there are {data.n} images; choose at most {data.n}")
     # 64 images a sub-batch: the paper's 256 on 4 GPUs. One sub-batch would let a view see the other's statistics.
     choose("bn_splits", max(batch // 64, 2 if batch >= 16 else 1))
+    splits = chosen.get("bn_splits", settings.bn_splits)
+    assert isinstance(splits, int)
+    if 2 * splits > batch:
+        raise UserError(
+            f"bn_splits is {splits} for batches of {batch}, and batch norm needs two images in each part; "
+            f"choose at most {batch // 2}"
+        )
 
     # The paper's 25, 50 and 100 thousand are n/51, 2n/51 and 4n/51 of ImageNet.
     choose("clusters", _clusters(data.n))

@@ -2,11 +2,13 @@
 
 import argparse
 import dataclasses
+import io
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any, NoReturn, TextIO
 
 import yaml
 
@@ -23,6 +25,14 @@ DATA = (
 TEST = "labelled images to test on; else the data's own test part, or a fifth of the training images"
 MAIN_SETTINGS = ("epochs", "seed", "limit", "init")
 ENCODER_SETTINGS = (*ARCHITECTURE, "seed", "limit", "clusters", "device", "workers")  # of one from elsewhere
+IMPORTED = {  # what holds there for a setting that is not given
+    "backbone": "the file's; untrained: resnet50",
+    "stem": "as it was trained; else standard",
+    "head": "the file's; untrained: mlp",
+    "dim": "the file's; untrained: 128",
+    "image_size": "as it was trained; else 224",
+    "plain_resize": "in proportion to image_size; 256 for 224",
+}
 FEW = 5  # names of tensors that are printed
 
 
@@ -36,6 +46,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 when it succeeded, 2 when the user can mend what went wrong."""
+    for stream in (sys.stdout, sys.stderr):
+        _print_every_name(stream)
     try:
         options = _parser().parse_args(arguments)
         command: Callable[[argparse.Namespace], None] = options.command
@@ -50,6 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("protonce: interrupted; the same command goes on (`protonce train`: with --resume)", file=sys.stderr)
         return 130
     return 0
+
+
+def _print_every_name(stream: TextIO) -> None:
+    """A file name that is no text in the terminal's encoding is shown with escapes, and ends nothing."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -211,7 +229,7 @@ def _parser() -> Parser:
     sub.add_argument("--out", type=Path, required=True, metavar="RUN", help="new run folder to write")
     sub.add_argument("--data", metavar="DATA", help=f"{DATA}: for prototypes, without which there are no clusters")
     sub.add_argument("--like", metavar="RUN", help="take architecture and preparation of images from this run")
-    _add_fields(sub, Settings, ENCODER_SETTINGS)
+    _add_fields(sub, Settings, ENCODER_SETTINGS, IMPORTED)
 
     sub = add(ablation, "protonce ablation DATA --out DIR [--test DATA] [--epochs N] [--SETTING VALUE ...]")
     sub.add_argument("data", metavar="DATA", help=f"labelled {DATA}")
@@ -266,15 +284,21 @@ def _add_settings(parser: argparse.ArgumentParser, without: Sequence[str] = ()) 
 
 
 def _add_fields(
-    group: argparse.ArgumentParser | argparse._ArgumentGroup, fields: type[Checked], names: Sequence[str] | None = None
+    group: argparse.ArgumentParser | argparse._ArgumentGroup,
+    fields: type[Checked],
+    names: Sequence[str] | None = None,
+    otherwise: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """An option for each field, or for those of these names. One that is not given is absent: a recipe's stands."""
+    """An option for each field, or for those of these names. One that is not given is absent: a recipe's stands.
+
+    The help names the field's default, or what holds `otherwise`.
+    """
     defaults = fields()
     for field in dataclasses.fields(fields):
         if names is not None and field.name not in names:
             continue
         default = getattr(defaults, field.name)
-        shown = "none" if default == "" else str(default).strip("[]").replace(" ", "")
+        shown = otherwise.get(field.name) or str(default).strip("[]").replace(" ", "") or "none"
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=field.name,

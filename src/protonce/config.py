@@ -120,6 +120,8 @@ class Settings(Checked):
             raise UserError(f"setting crop_scale is {self.crop_scale}; it takes two shares, the smaller first")
         if self.blur_sigma[0] > self.blur_sigma[1]:
             raise UserError(f"setting blur_sigma is {self.blur_sigma}; it takes two numbers, the smaller first")
+        if self.clusters != "auto" and len({*self.clusters}) < len(self.clusters):
+            raise UserError(f"setting clusters is {self.clusters}; it takes a number once")
         if self.jitter[3] > 0.5:
             raise UserError(f"setting jitter has hue {self.jitter[3]}; hue is at most 0.5")
 

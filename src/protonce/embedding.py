@@ -35,7 +35,9 @@ def write_embedding(run: Run, data: Data, out: Path) -> tuple[int, int]:
         arrow, parquet = pyarrow
         flat = arrow.array(embedding.features.ravel())
         features = arrow.FixedSizeListArray.from_arrays(flat, embedding.features.shape[1])
-        table = arrow.table({"name": embedding.names, "features": features, **columns})
+        encoded = (name.encode(errors="surrogateescape") for name in embedding.names)
+        names = [name.decode(errors="replace") for name in encoded]  # a column of text is UTF-8
+        table = arrow.table({"name": names, "features": features, **columns})
         buffer = io.BytesIO()
         parquet.write_table(table, buffer)
         write_whole(out, buffer.getvalue())

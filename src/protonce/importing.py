@@ -67,13 +67,14 @@ def import_encoder(
         data: images from which the run gets its prototypes, by k-means as in an E-step; None: it has none.
         like: a run whose architecture, and whose way to prepare images, an untrained encoder takes.
         quiet: say nothing.
-        settings: of `Settings`, where they are not the usual ones.
+        settings: of `Settings`, where they are not the usual ones; `auto` is what is known of the encoder.
 
     Raises:
         UserError: the file cannot be read safely, or is of another architecture. Nothing has been written.
     """
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise UserError(f"{out} is not empty; choose a new folder")
+    settings = {name: value for name, value in settings.items() if value != "auto"}
     known: dict[str, Any] = {**USUAL, **(_architecture_of(like) if like is not None else weights.architecture(file))}
     given = {**known, **settings}
     chosen = Settings.from_mapping(given, "import")  # what is wrong is said before anything is read
@@ -83,7 +84,11 @@ def import_encoder(
     source = None if data is None else open_source(data, "train", chosen.seed, chosen.limit)
     if state:
         given["backbone"], prefix = _recognise(file, state, given)
-        given |= _head(state, prefix)
+        head = _head(state, prefix)
+        given |= head
+        if any(settings[name] != head.get(name) for name in ("head", "dim") if name in settings):
+            words = "no head" if head["head"] == "none" else f"a head {head['head']} of {head['dim']} dimensions"
+            raise UserError(f"{file} has {words}; leave out --head and --dim, which are the file's")
     asked = Settings.from_mapping(given, "import")
     size = DataSize(FEWEST_IMAGES, 0) if source is None else DataSize(len(source), source.side)
     resolved = resolve(asked, size, look_at_machine(find_device(asked.device), Ranks()))
@@ -116,7 +121,12 @@ def _recognise(file: str, state: Mapping[str, Tensor], given: Mapping[str, objec
     named = str(given.get("backbone", ""))
     nearest = None
     for backbone in [named, *CANDIDATES] if named else CANDIDATES:
-        own = _tensors(backbone, given)
+        try:
+            own = _tensors(backbone, given)
+        except UserError:
+            if backbone == named:
+                raise
+            continue  # a stem, or images, that are not for this one
         prefix = weights.best_prefix(own, state)
         wrong = [name for name in own if not weights.fits(own, state, prefix, name)]
         if not wrong and not nearest:

@@ -1,5 +1,6 @@
 """What comes before the first epoch: which data, which settings, which device, and whether a run goes on."""
 
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -76,6 +77,8 @@ def prepare(
     if fixed_size(str(brought.get("backbone", ""))) is None:  # then the size of the images is these images' matter
         brought = {name: value for name, value in brought.items() if name not in ("image_size", "plain_resize")}
     asked = Settings.from_mapping({**read_recipe(recipe), **brought, **settings}, "protonce")
+    if asked.init and Path(asked.init).exists():  # found again from any working directory
+        asked = dataclasses.replace(asked, init=str(Path(asked.init).resolve()))
     resolved = resolve(asked, size, look_at_machine(device, ranks))
     if resolved.head == "none":
         raise UserError("head is none, which is for imported encoders; train with linear or mlp")

@@ -245,9 +245,14 @@ def _batches(loader: Loader, method: PCL, epoch: int, batch_size: int, first: in
 
 def _momentum_features(method: PCL, loader: Loader, ranks: Ranks) -> Tensor:
     """V' = f_θ'(X): momentum features of the plain views, the twin in eval mode, each by one rank; (n, d)."""
+
+    def encode(x: Tensor) -> Tensor:
+        with method.autocast():  # the encoder alone: views are as exact as in every other pass
+            v_: Tensor = method.momentum(x)  # (B, d)
+            return v_
+
     method.momentum.eval()
-    with method.autocast():
-        part = extract(method.momentum, loader, index=ranks.part(torch.arange(len(loader))))
+    part = extract(encode, loader, index=ranks.part(torch.arange(len(loader))))
     method.momentum.train()
     return ranks.gather(part.to(loader.device), len(loader)).cpu()
 

@@ -65,10 +65,11 @@ class Loader:
             order: image indices.
             epoch: of which the crops are a function.
             batch_size: of all batches; an incomplete last one is left out.
-            every: leave none out: batches of at most that size, and as equal as can be.
+            every: leave none out: batches of at most that size, and as equal as can be; of three images where
+                one would be by itself, of which batch norm cannot learn.
         """
         if every:
-            batches = order.tensor_split(-(-len(order) // batch_size))
+            batches = order.tensor_split(max(min(-(-len(order) // batch_size), len(order) // 2), 1))
         else:
             batches = order[: len(order) // batch_size * batch_size].split(batch_size)
         yield from self._batches(batches, epoch, plain=False)

@@ -353,6 +353,13 @@ def has_test_part(data: Data) -> bool:
     return name is not None and not name.split and (name.name in collections.READERS or named.has_parts(name))
 
 
+def lies_among(path: Path, data: Data) -> bool:
+    """Whether a path is in the folder of images that DATA is."""
+    if not isinstance(data, str | Path) or data == "builtin" or not Path(data).is_dir():
+        return False
+    return path.resolve().is_relative_to(Path(data).resolve())
+
+
 def _spread(n: int) -> list[int]:
     """Positions of some of n items, evenly spread."""
     return [int(i) for i in np.linspace(0, n - 1, min(n, SOME))]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from protonce.config import Settings, read_recipe
-from protonce.data.sources import Data
+from protonce.data.sources import Data, lies_among
+from protonce.errors import UserError
 from protonce.files import write_whole
 from protonce.progress import Steps, duration
 from protonce.report import charts, drawing
@@ -38,8 +39,11 @@ def write_report(
         quiet: say nothing.
 
     Raises:
-        UserError: no epoch has ended, or `against` has not.
+        UserError: no epoch has ended, or `against` has not; or figures would become images of the data.
     """
+    place = run.config["data"]["source"] if data is None else data
+    if figures is not None and lies_among(figures, place):
+        raise UserError(f"--figures {figures} lies among the images of {place}; name a folder elsewhere")
     steps = Steps(quiet)
     content = gather(run, data, against, steps)
     with steps.doing("curves"):
@@ -189,11 +193,16 @@ def _command(run: Run) -> str:
         return ""
     usual = {**vars(Settings()), **read_recipe(recipe)}
     options = [
-        f"--{name.replace('_', '-')} {shlex.quote(str(value).strip('[]').replace(' ', ''))}"
+        f"--{name.replace('_', '-')} {shlex.quote(_option(value))}"
         for name, value in asked.items()
         if name in usual and value != usual[name]
     ]
     return " ".join([f"protonce train {shlex.quote(about['source'])} --recipe {recipe}", *options, "--out RUN"])
+
+
+def _option(value: object) -> str:
+    """A setting as the command line takes it."""
+    return ",".join(map(str, value)) or "[]" if isinstance(value, list) else str(value)
 
 
 def _map(content: Content) -> Any:
