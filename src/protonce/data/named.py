@@ -112,7 +112,7 @@ def labels_of(dataset: Any) -> list[str] | None:
     codes = np.asarray(getattr(dataset, next(names, ""), None))
     if codes.shape != (len(dataset),):
         codes = np.asarray([code for _, code in _pairs(dataset)])
-    if codes.shape != (len(dataset),):
+    if codes.shape != (len(dataset),) or codes.dtype == object:
         return None
     classes = list(getattr(dataset, "classes", []))
     if np.issubdtype(codes.dtype, np.integer) and 0 <= codes.min() <= codes.max() < len(classes):

@@ -88,7 +88,7 @@ class Source:
         """
         digest = hashlib.sha256("\0".join([self.fingerprint, *self.names]).encode("utf-8", "surrogateescape"))
         if self.stamps is not None:
-            digest.update(np.array(self.stamps, dtype=np.uint64).tobytes())
+            digest.update(np.array(self.stamps, dtype=np.int64).tobytes())
         else:
             for i in _spread(len(self)):
                 digest.update(np.asarray(self.load(i)).tobytes())
@@ -347,10 +347,12 @@ def labels_like(names: Sequence[str], classes: Collection[str]) -> list[str] | N
 
 def has_test_part(data: Data) -> bool:
     """Whether DATA is a data set with a test part of its own, of which no other part is named."""
-    if not isinstance(data, str) or data == "builtin":
-        return isinstance(data, str)
-    name = named.parse(data)
-    return name is not None and not name.split and (name.name in collections.READERS or named.has_parts(name))
+    if not isinstance(data, str | Path):
+        return False
+    name = named.parse(str(data))
+    if name is None:
+        return data == "builtin"
+    return not name.split and (name.name in collections.READERS or named.has_parts(name))
 
 
 def lies_among(path: Path, data: Data) -> bool:
