@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -59,6 +60,32 @@ def test_the_docs_have_the_published_numbers():
     assert said["docs/claim.md"] == rows
     assert said["README.md"] <= rows
     assert said["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("builtin", "the built-in drawings"), ("fashion-mnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")],
+)
+def test_the_docs_have_every_variation(name, title):
+    """The rows of one change at a time, system and three scores: those of two seeds, and those without a change."""
+    s = claim.read_study(name, None, None)
+    done = claim.read_results(s, claim.HERE / "results" / "claim" / name)
+    assert sum(r["stage"] == "vary" for r in done.values()) == 2 * len(s.variations)
+    text = (claim.HERE.parent / "docs" / "claim.md").read_text()
+    (section,) = re.findall(rf"^## Results: {title}$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    said = _scored(section.split("### One change at a time")[1].split("\n- ")[0])
+    parts = {part.split(",")[0]: _scored(part) for part in claim.tables(s, done).split("### ")}
+    unchanged = {row[2:] for row in said if row[1].startswith("none")}
+    assert len(unchanged) == 2
+    assert unchanged <= {row[2:] for row in parts["Trials"]}
+    varied = {row[2:] for row in parts["One change of the chosen settings"]}
+    assert {row[2:] for row in said} - unchanged == varied - unchanged
+
+
+def _scored(text):
+    """The rows of a table of trials: system, settings, and again the system with the three scores."""
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines() if "%" in line]
+    return [(row[0], row[1], row[0].lower(), *row[-3:]) for row in rows if row[0].lower() in ("moco", "pcl")]
 
 
 def test_every_grid_gives_both_systems_as_many_trials():
