@@ -1,5 +1,6 @@
 """Sources and loaders: folders, archives, arrays, the built-in set, and the odd files among them."""
 
+import functools
 import io
 import os
 import pickle
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+import torchvision
 from PIL import Image
 
 import protonce
@@ -22,7 +24,7 @@ from conftest import SMALL
 from protonce.auto import DataSize, Machine, resolve
 from protonce.cli import main
 from protonce.config import Settings
-from protonce.data import builtin, listings, pictures, sources
+from protonce.data import builtin, listings, named, pictures, sources
 from protonce.data import loader as loader_module
 from protonce.data.loader import Loader
 from protonce.data.sources import labels_of, open_source, split
@@ -195,9 +197,10 @@ def test_a_data_set_without_parts_is_parted(photos, tmp_path):
     """Every image of ImageFolder is a training image; with a limit, too, none of those is tested on."""
     settings = {**SMALL, "limit": 30, "epochs": 1, "warmup_epochs": 0}
     run = protonce.train(f"ImageFolder:{photos}", tmp_path / "run", quiet=True, **settings)
-    result = evaluate(run, "knn", quiet=True)
-    assert result["data"]["split"].startswith("test images are a random fifth")
-    assert result["data"]["train"]["images"] + result["data"]["test"]["images"] == 30
+    for options, n in (({}, 30), ({"train": Path(f"ImageFolder:{photos}")}, 48)):
+        result = evaluate(run, "knn", quiet=True, **options)
+        assert result["data"]["split"].startswith("test images are a random fifth")
+        assert result["data"]["train"]["images"] + result["data"]["test"]["images"] == n
 
 
 def test_linked_folders_are_entered_and_circles_are_not(photos, tmp_path):
@@ -258,8 +261,91 @@ def test_an_identity_is_of_what_the_images_are(tmp_path):
         def load(self, i):
             return np.asarray(picture(seed=self.seed + i))
 
+    many = tmp_path / "many"
+    many.mkdir()
+    for i in range(40):
+        picture(seed=i).save(many / f"{i:02d}.bmp")
+    chosen = np.arange(39)
+    before = open_source(many).subset(chosen)
+    os.utime(many / "01.bmp", ns=(0, -(10**9)))  # before 1970, and none of those that are looked into
+    assert open_source(many).subset(chosen).identity != before.identity
+
     assert open_source(Own(0)).names[:2] == ["0.png", "1.png"]
     assert open_source(Own(0)).identity == open_source(Own(0)).identity != open_source(Own(100)).identity
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: (torch.full((3,), x), torch.full((5,), x)),
+        lambda x: {"a": torch.full((2,), x, dtype=torch.bfloat16), "b": [x, "words"]},
+        lambda x: torch.full((2,), float(x), requires_grad=True),
+        lambda x: f"text {x}",
+        lambda x: slice(x),
+        lambda x: 1 / x * np.ones(3),  # of which the first, in one of two sets, cannot be had
+    ],
+)
+def test_items_of_any_kind_have_an_identity(make):
+    class Own:
+        def __init__(self, first):
+            self.first = first
+
+        def __len__(self):
+            return 9
+
+        def load(self, i):
+            return make(self.first + i)
+
+    same, other = (sources.Source("own", ["a"] * 9, None, Own(first).load, "f") for first in (0, 5))
+    assert same.identity == sources.Source("own", ["a"] * 9, None, Own(0).load, "f").identity != other.identity
+
+
+def test_a_file_that_links_list_twice_is_on_one_side(photos, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "linked" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "linked" / name).symlink_to(photos / "slope0")
+    (tmp_path / "linked" / "loop.png").symlink_to(tmp_path / "linked" / "loop.png")
+    source = open_source(tmp_path / "linked")
+    assert (len(source), [s.name for s in source.skipped]) == (32, ["loop.png"])
+    trained, tested = split(source, seed=0, share=0.4)
+    assert len(trained) + len(tested) == 32
+    assert tested.files
+    assert not {*trained.files} & {*tested.files}
+
+
+class _Pets(torchvision.datasets.VisionDataset):
+    """A data set of torchvision that calls its part trainval, and has its images, not their paths, as samples."""
+
+    classes = ("cat", "dog")
+
+    def __init__(self, root, split="trainval", target=int):
+        super().__init__(root)
+        if split != "trainval":
+            raise ValueError(f"no {split}")
+        self._samples = [(torch.zeros(3), target(i % 2)) for i in range(6)]
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return picture(seed=i), i % 2
+
+
+def test_data_sets_of_unusual_ways(tmp_path, monkeypatch):
+    monkeypatch.setattr(torchvision.datasets, "Pets", _Pets, raising=False)
+    source = open_source(f"Pets:{tmp_path}")
+    assert (source.labels, source.files) == (["cat", "dog"] * 3, None)
+    assert np.array_equal(source.load(3), np.asarray(picture(seed=3)))
+    boxes = functools.partial(_Pets, target=lambda i: {"box": i})
+    assert named.labels_of(boxes(tmp_path)) is None
+
+    class Missing(_Pets):
+        def __init__(self, root, split="train"):
+            raise ImportError("no module lmdb")
+
+    monkeypatch.setattr(torchvision.datasets, "Missing", Missing, raising=False)
+    with pytest.raises(UserError, match=r"Missing cannot be opened in .*: no module lmdb"):
+        open_source(f"Missing:{tmp_path}")
 
 
 def test_a_run_on_a_named_data_set_is_tested_on_its_test_part(fashion, tmp_path, capsys):

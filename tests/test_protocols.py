@@ -11,9 +11,9 @@ from PIL import Image
 from sklearn.metrics import adjusted_mutual_info_score, mutual_info_score
 from sklearn.svm import LinearSVC
 
-from conftest import stripes
+from conftest import SMALL, stripes
 from protonce.cli import main
-from protonce.data.sources import open_source, random_order
+from protonce.data.sources import labels_like, open_source, random_order
 from protonce.errors import UserError
 from protonce.evaluate import frozen, knn, linear, lowshot, protocols, regression, semisup, svm
 from protonce.evaluate.information import ross
@@ -23,6 +23,7 @@ from protonce.importing import import_encoder
 from protonce.kmeans import k_means
 from protonce.randomness import generator
 from protonce.run import load, read_assignments
+from protonce.training import train
 
 QUICK = {
     "knn": {},
@@ -162,11 +163,13 @@ def test_features_of_other_images_are_not_taken_for_theirs(trained, tmp_path):
             for i in range(8):
                 image = stripes(rng, slope) if name == "stripes" else rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
                 Image.fromarray(image).save(tmp_path / name / f"slope{slope}" / f"{i}.bmp")
-    accuracy = [
-        evaluate(trained, "knn", test=str(tmp_path / name), quiet=True)["metrics"]["accuracy"]
-        for name in ("stripes", "noise")
-    ]
-    assert accuracy[0] > accuracy[1] + 0.3
+    (tmp_path / "test").symlink_to(tmp_path / "stripes")
+    first = evaluate(trained, "knn", test=str(tmp_path / "test"), quiet=True)
+    (tmp_path / "test").unlink()
+    (tmp_path / "test").symlink_to(tmp_path / "noise")
+    second = evaluate(trained, "knn", test=str(tmp_path / "test"), quiet=True, again=False)
+    assert first["data"] == second["data"]
+    assert first["metrics"]["accuracy"] > second["metrics"]["accuracy"] + 0.3
 
 
 def test_classes_are_the_same_however_deep_their_folders_lie(trained, photos, tmp_path):
@@ -180,6 +183,38 @@ def test_classes_are_the_same_however_deep_their_folders_lie(trained, photos, tm
         result = evaluate(trained, "knn", train=tmp_path / "train", test=tmp_path / name, quiet=True)
         assert result["data"]["classes"] == 3
         assert result["data"]["test"]["images"] == 16 * len(kept)
+
+
+def test_a_class_that_ends_like_another_is_not_that_one():
+    names = ["animal/cat/1.png", "cat/2.png", "toy/cat/3.png"]
+    assert labels_like(names, {"cat", "animal/cat"}) == ["animal/cat", "cat", "cat"]
+    assert labels_like(names, {"animal/cat", "cat", "toy/cat"}) == ["animal/cat", "cat", "toy/cat"]
+    assert labels_like([*names, "dog/4.png"], {"cat", "animal/cat"}) is None
+
+
+def test_other_items_without_names_have_not_been_seen(tmp_path):
+    """Sets of a user's own, of one length: the names that they are given are the same."""
+
+    class Own:
+        def __init__(self, seed):
+            rng = np.random.default_rng(seed)
+            self.images = [stripes(rng, i % 3) for i in range(48)]
+            self.labels = [str(i % 3) for i in range(48)]
+
+        def __len__(self):
+            return 48
+
+        def load(self, i):
+            return self.images[i]
+
+    run = train(Own(0), tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    for seed, seen in ((0, True), (1, False)):
+        result = evaluate(run, "knn", train=Own(5), test=Own(seed), quiet=True)
+        assert ("seen in training" in result["data"]["split"]) == seen
+        result = evaluate(run, "information", test=Own(seed), quiet=True)
+        assignment = run.prototypes[0].assignment if seen else run.assign(Own(seed))[0][0]
+        expected = mutual_info_score([i % 3 for i in range(48)], assignment)
+        assert result["metrics"]["prototypes, k = 4; exact"] == pytest.approx(expected)
 
 
 def test_kept_features_are_the_encoders(trained, others):

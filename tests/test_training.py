@@ -515,6 +515,25 @@ def test_a_damaged_checkpoint_is_named(photos, trained):
         protonce.train(photos, trained.path, resume=True, quiet=True)
 
 
+def test_weights_to_start_from_are_the_same_by_any_name(trained, photos, tmp_path, monkeypatch):
+    """Relative to the folder of the start, as runs had them once, and where they are no longer there."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained.path, "base")
+    settings = {**SMALL, "epochs": 1}
+    run = protonce.train(photos, "run", init="base", quiet=True, **settings)
+    assert run.settings.init == str(tmp_path / "base")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(f"init: {tmp_path}/base", "init: base"))
+    assert protonce.load("run").settings.init == "base"
+    for there in (True, False):
+        protonce.train(photos, "run", resume=True, quiet=True)
+        protonce.train(photos, "run", resume=True, quiet=True, init="base")
+        with pytest.raises(UserError, match="was begun with init base, not"):
+            protonce.train(photos, "run", resume=True, quiet=True, init=str(trained.path))
+        if there:
+            shutil.rmtree("base")
+
+
 def test_a_finished_run_is_not_trained_again(trained, photos):
     before = (trained.path / "encoder.safetensors").stat().st_mtime_ns
     protonce.train(photos, trained.path, resume=True, quiet=True)

@@ -136,7 +136,7 @@ def _check_same(previous: Run, source: Source, resolved: Resolved, own: Mapping[
         if name in FREE:
             continue
         old, new = getattr(previous.settings, name), getattr(resolved, name)
-        if old != new:
+        if old != new and not (name == "init" and old and new and Path(old).resolve() == Path(new).resolve()):
             raise UserError(
                 f"{previous.path} was begun with {name} {old}, not {new}; resume it with the same, or start a new run"
             )

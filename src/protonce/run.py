@@ -313,6 +313,7 @@ def create(
             "source": source.place or source.spec if source else "",
             "images": len(names),
             "fingerprint": source.fingerprint if source else "",
+            "identity": source.identity if source else "",
             **own,
         },
         "asked": dataclasses.asdict(asked),

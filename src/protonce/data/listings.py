@@ -155,7 +155,7 @@ def _of_paths(where: str, paths: list[tuple[str, Path]], labels: list[str] | Non
         names=[name for name, _ in paths],
         sizes=[0 if f is None else f.st_size for f in found],
         stamps=[0 if f is None else f.st_mtime_ns for f in found],
-        files=[str(p.resolve()) for _, p in paths],
+        files=[os.path.realpath(p) for _, p in paths],  # which a link to itself does not stop
         open=_Paths([p for _, p in paths]),
         labels=labels,
     )

@@ -7,7 +7,7 @@ evaluation only; training never asks for them.
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -91,7 +91,7 @@ class Source:
             digest.update(np.array(self.stamps, dtype=np.int64).tobytes())
         else:
             for i in _spread(len(self)):
-                digest.update(np.asarray(self.load(i)).tobytes())
+                digest.update(_look_into(self.load, i))
         return digest.hexdigest()
 
     def subset(self, chosen: NDArray[np.int64]) -> "Source":
@@ -367,6 +367,25 @@ def _spread(n: int) -> list[int]:
     return [int(i) for i in np.linspace(0, n - 1, min(n, SOME))]
 
 
+def _look_into(load: Callable[[int], Any], i: int) -> bytes:
+    try:
+        return _bytes_of(load(i))
+    except Exception:  # an item that cannot be loaded: training replaces it, and says so
+        return b""
+
+
+def _bytes_of(item: Any) -> bytes:
+    """An item, or the parts it has, as bytes: the same for the same, in every process."""
+    if isinstance(item, Mapping):
+        item = list(item.items())
+    if isinstance(item, list | tuple):
+        return b"".join(map(_bytes_of, item))
+    if hasattr(item, "detach"):  # a tensor, of a type that numpy may not know
+        item = (item.detach().float() if item.is_floating_point() else item).cpu().numpy()
+    array = np.asarray(item)
+    return repr(item).encode() if array.dtype == object else array.tobytes()
+
+
 def _fingerprint(entries: Iterable[tuple[str, int]]) -> str:
     """A hash over sorted names and sizes."""
     digest = hashlib.sha256()
@@ -376,14 +395,21 @@ def _fingerprint(entries: Iterable[tuple[str, int]]) -> str:
 
 
 def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
-    """A training and a test part of one source, drawn by the seed; each label has an image in the training part."""
+    """A training and a test part of one source, drawn by the seed.
+
+    Each label has an image in the training part; a file that is listed twice, by links, has both places there.
+    """
     order = random_order(len(source), "split", seed)
     n_test = max(round(share * len(source)), 1)
     tested, trained = order[:n_test], order[n_test:]
+    apart = np.ones(len(tested), dtype=bool)
     if source.labels is not None:
         labels = np.array(source.labels)
-        known = np.isin(labels[tested], labels[trained])
-        tested, trained = tested[known], np.concatenate([trained, tested[~known]])
+        apart &= np.isin(labels[tested], labels[trained])
+    if source.files is not None:
+        files = np.array(source.files)
+        apart &= ~np.isin(files[tested], files[trained])
+    tested, trained = tested[apart], np.concatenate([trained, tested[~apart]])
     return source.subset(np.sort(trained)), source.subset(np.sort(tested))
 
 

@@ -74,7 +74,7 @@ def protocol(task: Task) -> Outcome:
     (features,) = task.features(sample, "momentum")
     spaces = {"features": features}
     exact: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}  # of all images, where the run has kept it
-    own = source.fingerprint == task.run.config["data"]["fingerprint"]
+    own = source.identity == task.run.config["data"].get("identity")
     for k, c in zip(task.run.settings.clusters, task.run.prototypes, strict=True) if task.run.has_prototypes else ():
         name = f"prototypes, k = {k}"
         which, _ = assign(features, c)

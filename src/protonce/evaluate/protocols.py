@@ -154,7 +154,11 @@ def _parts(run: Run, train: Data | None, test: Data | None) -> tuple[Source, Sou
     source = _labelled(run, train)
     labelled, tested, how = parted(source, data, test, run.settings.seed)
     whole = source if how.startswith(FIFTH) else tested  # of which the test images are
-    if not run.imported and whole.fingerprint == run.config["data"]["fingerprint"]:
+    before = run.config["data"]
+    seen = whole.fingerprint == before["fingerprint"]
+    if whole.stamps is None:  # names alone say nothing of what is in memory
+        seen = whole.identity == before.get("identity")
+    if seen and not run.imported:
         how += ", all of them seen in training, without labels"
     return labelled, tested, how
 
