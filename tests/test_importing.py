@@ -163,6 +163,7 @@ def test_without_images_it_has_no_prototypes(trained, photos, tmp_path, capsys):
         ["evaluate", str(out), "knn"],
         ["clusters", str(out), "--out", str(tmp_path / "g")],
         ["report", str(out)],
+        ["report", str(out), "--figures", "figures"],
     ):
         assert main(command) == 2, command
         assert "imported without images" in capsys.readouterr().err

@@ -7,7 +7,7 @@ evaluation only; training never asks for them.
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from protonce import randomness
 from protonce.data import builtin, collections, named, pictures
+from protonce.data.identity import fingerprint_of, looked_into, spread
 from protonce.data.listings import Listing, Marks, list_files, list_paths, only
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
 SMALL_FILE = 16_000  # bytes
-SOME = 16  # items of a set that tell whether it is another
 
 
 @runtime_checkable
@@ -86,13 +86,10 @@ class Source:
         Stricter than the fingerprint, which other files of the same names and sizes have, too: by the stamps of
         files, and where there are none by what some of the items are.
         """
-        digest = hashlib.sha256("\0".join([self.fingerprint, *self.names]).encode("utf-8", "surrogateescape"))
-        if self.stamps is not None:
-            digest.update(np.array(self.stamps, dtype=np.int64).tobytes())
-        else:
-            for i in _spread(len(self)):
-                digest.update(_look_into(self.load, i))
-        return digest.hexdigest()
+        stamps = self.stamps
+        content = looked_into(self.load, len(self)) if stamps is None else np.array(stamps, dtype=np.int64).tobytes()
+        names = "\0".join([self.fingerprint, *self.names]).encode("utf-8", "surrogateescape")
+        return hashlib.sha256(names + content).hexdigest()
 
     def subset(self, chosen: NDArray[np.int64]) -> "Source":
         """The items at these positions, in this order."""
@@ -102,7 +99,7 @@ class Source:
             names=names,
             labels=None if self.labels is None else [self.labels[i] for i in chosen],
             load=_Chosen(self.load, chosen),
-            fingerprint=_fingerprint((self.fingerprint + name, 0) for name in names),
+            fingerprint=fingerprint_of((self.fingerprint + name, 0) for name in names),
             skipped=self.skipped,
             sizes=None if self.sizes is None else self.sizes[chosen],
             files=None if self.files is None else [self.files[i] for i in chosen],
@@ -223,7 +220,7 @@ def _of_images(spec: str, images: Pixels, names: list[str], labels: list[str] | 
         names=names,
         labels=labels,
         load=_Rows(images),
-        fingerprint=_fingerprint([(content, 0)]),
+        fingerprint=fingerprint_of([(content, 0)]),
         sizes=np.tile(np.array(images.shape[1:3], dtype=np.int64), (len(images), 1)),
     )
 
@@ -244,7 +241,7 @@ def _from_items(items: Any, spec: str, content: str = "") -> Source:
         names=names,
         labels=None if labels is None else [str(label) for label in labels],
         load=items.load,
-        fingerprint=_fingerprint((content + name, 0) for name in names),
+        fingerprint=fingerprint_of((content + name, 0) for name in names),
         sizes=np.array([items.load(i).shape[:2] for i in range(len(items))], dtype=np.int64) if images else None,
     )
 
@@ -289,7 +286,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         names=kept,
         labels=None if labels is None else [labels[i] for i in keep],
         load=_Decoded(encoded),
-        fingerprint=_fingerprint(zip(kept, (listing.sizes[i] for i in keep), strict=True)),
+        fingerprint=fingerprint_of(zip(kept, (listing.sizes[i] for i in keep), strict=True)),
         skipped=skipped,
         sizes=np.array([shapes[i] for i in keep], dtype=np.int64),
         files=[listing.files[i] for i in keep],
@@ -357,41 +354,9 @@ def has_test_part(data: Data) -> bool:
 
 def lies_among(path: Path, data: Data) -> bool:
     """Whether a path is in the folder of images that DATA is."""
-    if not isinstance(data, str | Path) or data == "builtin" or not Path(data).is_dir():
+    if not isinstance(data, str | Path) or str(data) in ("", "builtin") or not Path(data).is_dir():
         return False
     return path.resolve().is_relative_to(Path(data).resolve())
-
-
-def _spread(n: int) -> list[int]:
-    """Positions of some of n items, evenly spread."""
-    return [int(i) for i in np.linspace(0, n - 1, min(n, SOME))]
-
-
-def _look_into(load: Callable[[int], Any], i: int) -> bytes:
-    try:
-        return _bytes_of(load(i))
-    except Exception:  # an item that cannot be loaded: training replaces it, and says so
-        return b""
-
-
-def _bytes_of(item: Any) -> bytes:
-    """An item, or the parts it has, as bytes: the same for the same, in every process."""
-    if isinstance(item, Mapping):
-        item = list(item.items())
-    if isinstance(item, list | tuple):
-        return b"".join(map(_bytes_of, item))
-    if hasattr(item, "detach"):  # a tensor, of a type that numpy may not know
-        item = (item.detach().float() if item.is_floating_point() else item).cpu().numpy()
-    array = np.asarray(item)
-    return repr(item).encode() if array.dtype == object else array.tobytes()
-
-
-def _fingerprint(entries: Iterable[tuple[str, int]]) -> str:
-    """A hash over sorted names and sizes."""
-    digest = hashlib.sha256()
-    for name, size in sorted(entries):
-        digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()[:16]
 
 
 def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
@@ -425,5 +390,5 @@ def check_apart(labelled: Source, tested: Source) -> None:
             f"{len(shared)} files are among the training and the test images, one of them {min(shared)}; part them"
         )
     without_files = not labelled.files and not tested.files and len(labelled) == len(tested)
-    if without_files and all(np.array_equal(labelled.load(i), tested.load(i)) for i in _spread(len(labelled))):
+    if without_files and all(np.array_equal(labelled.load(i), tested.load(i)) for i in spread(len(labelled))):
         raise UserError(f"{labelled.spec} and {tested.spec} are the same images; test on others")
