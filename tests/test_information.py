@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
+from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif
 
 from protonce.evaluate.agreement import mutual_information, table
@@ -76,28 +77,51 @@ def test_points_at_few_places_are_counted():
     assert ross(centroids[place], rng.permutation(labels)) == pytest.approx(0, abs=0.03)
 
 
-def test_by_a_loop_over_its_definition():
-    """ψ(N) - ψ(N_x) + ψ(k) - ψ(m), point by point, with ties at distance 0 among the points."""
-    from scipy.special import digamma
-
-    rng = np.random.default_rng(5)
-    points = rng.integers(0, 4, (60, 2)).astype(float)
-    points[:30] += rng.normal(size=(30, 2))
-    labels = rng.integers(0, 3, 60)
-    labels[0] = 7  # alone
-    keep = [i for i in range(60) if (labels == labels[i]).sum() > 1]
+def naive_ross(points, labels, neighbours=3):
+    """ψ(N) - ψ(N_x) + ψ(k) - ψ(m), point by point; squared distances of whole numbers are exact."""
+    keep = [i for i in range(len(points)) if (labels == labels[i]).sum() > 1]
     terms = []
     for i in keep:
-        distance = {j: math.dist(points[i], points[j]) for j in keep if j != i}
+        distance = {j: ((points[i] - points[j]) ** 2).sum() for j in keep if j != i}
         own = sorted(d for j, d in distance.items() if labels[j] == labels[i])
-        k = min(3, len(own))
+        k = min(neighbours, len(own))
         radius = own[k - 1]
         if radius == 0:
             k, m = own.count(0) + 1, sum(d == 0 for d in distance.values()) + 1
         else:
             m = sum(d < radius for d in distance.values()) + 1
         terms.append(digamma(len(keep)) - digamma(len(own) + 1) + digamma(k) - digamma(m))
-    assert ross(torch.from_numpy(points), labels) == pytest.approx(np.mean(terms), abs=1e-9)
+    return np.mean(terms)
+
+
+def test_by_a_loop_over_its_definition():
+    """With ties at distance 0 among the points, and a label that has one point."""
+    rng = np.random.default_rng(5)
+    points = rng.integers(0, 4, (60, 2)).astype(float)
+    points[:30] += rng.normal(size=(30, 2))
+    labels = rng.integers(0, 3, 60)
+    labels[0] = 7  # alone
+    assert ross(torch.from_numpy(points), labels) == pytest.approx(naive_ross(points, labels), abs=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_equal_distances_are_equal_however_they_round(k):
+    """A grid turned, scaled and moved: its distances are those of whole numbers, and only rounding parts them."""
+    rng = np.random.default_rng(7)
+    grid, labels = rng.integers(0, 3, (150, 5)), rng.integers(0, 3, 150)
+    expected = naive_ross(grid, labels, k)
+    for seed in range(5):
+        turn, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(5, 5)))
+        order = rng.permutation(150)
+        points = torch.from_numpy(grid @ turn / 7 + 100 * seed)[order]
+        assert ross(points, labels[order], k) == pytest.approx(expected, abs=1e-9)
+
+
+def test_copies_that_rounding_parts_are_at_one_place():
+    rng = np.random.default_rng(8)
+    places, labels = rng.normal(size=(20, 16))[rng.integers(0, 20, 300)], rng.integers(0, 3, 300)
+    noise = 1e-15 * rng.normal(size=places.shape)  # a few units in the last place
+    assert ross(torch.from_numpy(places + noise), labels) == pytest.approx(naive_ross(places, labels), abs=1e-9)
 
 
 def test_in_blocks_it_is_the_same(monkeypatch):

@@ -10,11 +10,11 @@ from protonce.data.sources import random_order
 from protonce.evaluate.agreement import entropy, mutual_information, table
 from protonce.evaluate.frozen import WORDS
 from protonce.evaluate.task import Metrics, Outcome, Task
-from protonce.kmeans import places
 from protonce.prototypes import assign
 
 NEIGHBOURS = 3
 _BLOCK = 1 << 24  # distances held at once
+_ROUNDING = 1e-12  # of a squared distance from a float64 product, relative to the squared norms; with room to spare
 
 
 def ross(points: Tensor, labels: NDArray[np.int64], k: int = NEIGHBOURS) -> float:
@@ -25,7 +25,8 @@ def ross(points: Tensor, labels: NDArray[np.int64], k: int = NEIGHBOURS) -> floa
     N_x counts the points of the same label, m those of any label that are nearer than the k-th neighbour, the point
     itself included. A label with fewer than k + 1 points takes a smaller k; a label with one point is left out. Where
     the k-th distance is 0, k becomes the number of the label's points at distance 0, and m that of all points there,
-    the point itself among both: what is left is the estimate for a discrete variable.
+    the point itself among both: what is left is the estimate for a discrete variable. Distances that differ only by
+    rounding are equal.
 
     Args:
         points: (n, d).
@@ -43,20 +44,21 @@ def ross(points: Tensor, labels: NDArray[np.int64], k: int = NEIGHBOURS) -> floa
     n, size = len(labels), torch.from_numpy(np.bincount(labels)[labels])  # N, N_x
     chosen = size.clamp_max(k + 1) - 1  # k of each point
     within = torch.empty(n, dtype=torch.int64)  # m
-    place = places(points)
     known = torch.from_numpy(labels)
+    points = points - points.mean(dim=0)  # small norms, so that products round little
     squares = points.square().sum(dim=1)
     for rows in torch.arange(n).split(max(_BLOCK // n, 1)):
         distance = torch.addmm(squares, points[rows], points.T, alpha=-2).add_(squares[rows, None])
-        distance.clamp_min_(0)
-        # Rounding leaves small numbers where there should be 0: points at the same place are known to be.
-        distance[place[rows, None] == place] = 0
+        # Twice the rounding error, so that a radius above 0 is also larger than the margin below.
+        distance.masked_fill_(distance <= 2 * _ROUNDING * squares[rows, None], 0)
         own = distance.masked_fill(known[rows, None] != known, torch.inf)
         own[torch.arange(len(rows)), rows] = torch.inf  # a point is no neighbour of its own
         nearest = own.topk(min(k, n), dim=1, largest=False).values  # (b, k)
         radius = nearest.gather(1, chosen[rows, None] - 1)  # (b, 1) to the k-th
-        # As many as are nearer than the k-th neighbour, and the point itself, which is at distance 0.
-        nearer = (distance < radius).sum(dim=1)
+        # As many as are nearer than the k-th neighbour, and the point itself, which is at distance 0. What is about as
+        # near as the k-th has a squared norm of at most 2 |x|² + 2 radius, so one margin serves the whole row.
+        margin = _ROUNDING * (squares[rows, None] + radius)  # (b, 1)
+        nearer = (distance < radius - margin).sum(dim=1)
         at_zero = radius[:, 0] == 0
         chosen[rows] = torch.where(at_zero, (own == 0).sum(dim=1) + 1, chosen[rows])
         within[rows] = torch.where(at_zero, (distance == 0).sum(dim=1), nearer)
