@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from protonce import kmeans
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings
 from protonce.data.loader import Loader
@@ -11,7 +12,7 @@ from protonce.data.sources import open_source
 from protonce.data.views import ImageViews
 from protonce.encoder import build
 from protonce.features import extract
-from protonce.kmeans import first_of_each, k_means, nearest
+from protonce.kmeans import KMeans, first_of_each, k_means, nearest, originals
 
 ENGINES = [
     "torch",
@@ -141,6 +142,71 @@ def test_nearest_in_blocks_is_nearest(monkeypatch):
 def test_first_of_each():
     points = torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0], [2.0, 1.0], [3.0, 4.0]])
     assert first_of_each(points).tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_identical_points_by_a_loop(dtype, monkeypatch):
+    """Wherever in a block they stand; 0 is -0, and numbers in the last bit apart are different."""
+    monkeypatch.setattr(kmeans, "_ROWS", 37)
+    base = torch.randn(60, 13, generator=generator(), dtype=dtype)
+    base[0], base[1] = 0.0, -0.0
+    base[2] = base[3] * (1 + torch.finfo(dtype).eps)
+    points = base[torch.randint(60, (500,), generator=generator(1))]
+    seen, expected = {}, []
+    for i, row in enumerate(points.tolist()):
+        expected.append(seen.setdefault(tuple(row), i))
+    assert len(seen) == 59
+    assert originals(points).tolist() == expected
+    assert first_of_each(points).tolist() == sorted(seen.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 2.0**40, 0.1])
+def test_round_numbers_are_not_taken_for_each_other(dtype, scale):
+    """Their last bits are all zero, which a weak hash would suffer from."""
+    grid = scale * torch.cartesian_prod(*[torch.arange(4, dtype=dtype)] * 8)
+    assert len(first_of_each(grid)) == 4**8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_identical_points_are_in_one_cluster(engine, monkeypatch):
+    """Even if rounding tells them apart: here each point goes to a random centroid."""
+    base, _ = blobs(n=50, k=5)
+    points = base.repeat(4, 1)[torch.randperm(200, generator=generator(2))]
+
+    def by_chance(points, centroids):
+        return torch.zeros(len(points)), torch.randint(len(centroids), (len(points),), generator=generator(3))
+
+    monkeypatch.setattr(kmeans, "_nearest_faiss" if engine == "faiss" else "nearest", by_chance)
+    found = k_means(points, 5, generator=generator(), engine=engine)
+    identical = (points[:, None] == points).all(dim=2)  # (n, n)
+    assert identical.sum() == 200 * 4
+    assert (found.assignment[:, None] == found.assignment)[identical].all()
+    for c in range(len(found.means)):
+        members = points[found.assignment == c]
+        assert len(members) > 0
+        torch.testing.assert_close(found.means[c], members.mean(dim=0))
+
+
+def test_a_cluster_of_copies_alone_is_dropped(monkeypatch):
+    points = torch.tensor([[1.0], [2.0], [2.0], [5.0]])
+    monkeypatch.setattr(kmeans, "nearest", lambda points, _: (None, torch.tensor([0, 0, 1, 2])[: len(points)]))
+    found = k_means(points, 3, generator=generator(), iterations=0)
+    assert found.assignment.tolist() == [0, 0, 0, 1]
+    torch.testing.assert_close(found.means, torch.tensor([[5 / 3], [5.0]]))
+
+
+@pytest.mark.parametrize(
+    ("objectives", "best"),
+    [([1.0, 1 - 1e-8, 1.0], 0), ([1.0, 0.9, 0.9 - 1e-8, 0.95], 1), ([1e-13, 0.0, 2e-13], 0), ([1.0, 0.0], 1)],
+    ids=["alike", "one is better", "all are zero", "one is zero"],
+)
+def test_of_equally_good_starts_the_first_is_kept(objectives, best, monkeypatch):
+    points, _ = blobs(n=60)
+    results = [KMeans(points[:1], torch.zeros(60), objective) for objective in objectives]
+    left = iter(results)
+    monkeypatch.setattr(kmeans, "_finish", lambda *_: next(left))
+    assert k_means(points, 4, generator=generator(), iterations=1, starts=len(results)) is results[best]
 
 
 @pytest.mark.parametrize(("shape", "k"), [((0, 3), 2), ((5, 3), 0), ((5,), 2)])

@@ -13,11 +13,15 @@ from torch import Tensor
 
 Engine = Literal["faiss", "torch"]
 _BLOCK = 1 << 24  # distances held at once
+_ROWS = 1 << 10  # rows hashed at once, so that they stay in the cache
 _SPLIT = 1 / 1024  # how far the halves of a split cluster move apart, relative to its centroid (as faiss does)
 
 
 class KMeans(NamedTuple):
-    """What k-means found. No cluster is empty, so there may be fewer than were asked for."""
+    """What k-means found. No cluster is empty, so there may be fewer than were asked for.
+
+    Identical points are in the same cluster.
+    """
 
     means: Tensor  # (k, d)
     assignment: Tensor  # (n,)
@@ -42,7 +46,8 @@ def k_means(
         k: clusters asked for; reduced to the number of distinct points.
         generator: draws the starts.
         iterations: of Lloyd's algorithm, for each start.
-        starts: random starts, the best of which is kept. With `init` there is one start.
+        starts: random starts, the best of which is kept; the first of those that are equally good up to rounding. With
+            `init` there is one start.
         init: centroids to start from, (k', d); used where k' is the number of clusters.
         sample: fit the means to this many random points (0: all); all are assigned in the end.
         engine: "faiss" or "torch".
@@ -56,9 +61,12 @@ def k_means(
     fitted = points
     if 0 < sample < len(points):
         fitted = points[torch.randperm(len(points), generator=generator)[:sample].to(points.device)]
+    original = originals(points)
     distinct = first_of_each(fitted)
     k = min(k, len(distinct))
     lloyd = _lloyd_faiss if engine == "faiss" else _lloyd_torch
+    # Rounding of the objective: relative to itself, and of distances that should be 0 relative to the points.
+    smallest = 1e-12 * points.square().sum().item()
 
     best: KMeans | None = None
     for _ in range(1 if init is not None and len(init) == k else starts):
@@ -66,8 +74,8 @@ def k_means(
         if start is None or len(start) != k:
             draw = torch.randperm(len(distinct), generator=generator)[:k].to(points.device)
             start = fitted[distinct[draw]]
-        found = _finish(points, lloyd(fitted, start.to(points), iterations), engine)
-        if best is None or found.objective < best.objective:
+        found = _finish(points, original, lloyd(fitted, start.to(points), iterations), engine)
+        if best is None or found.objective < best.objective * (1 - 1e-6) - smallest:
             best = found
     assert best is not None
     return best
@@ -75,24 +83,36 @@ def k_means(
 
 def first_of_each(points: Tensor) -> Tensor:
     """Indices of the first of each group of identical points, in order; (distinct,)."""
-    _, first = np.unique(_shadow(points), return_index=True)
-    return torch.from_numpy(np.sort(first)).to(points.device)
+    original = originals(points)
+    return (original == torch.arange(len(points), device=points.device)).nonzero()[:, 0]
 
 
-def places(points: Tensor) -> Tensor:
-    """For each point a number that it shares with the points identical to it, and no others; (n,)."""
-    _, place = np.unique(_shadow(points), return_inverse=True)
-    return torch.from_numpy(place).to(points.device)
+def originals(points: Tensor) -> Tensor:
+    """For each point the index of the first point that is identical to it; (n,)."""
+    _, first, group = np.unique(_hashes(points), return_index=True, return_inverse=True)
+    return torch.from_numpy(first[group]).to(points.device)
 
 
-def _shadow(points: Tensor) -> NDArray[np.float64]:
-    """Projections to a line, (n,): those of two different points are alike with probability zero.
+def _hashes(points: Tensor) -> NDArray[np.uint64]:
+    """A 64-bit hash of each row, (n,): different rows share one with a probability of about 2^-58.
 
-    So identical points are found without sorting rows, which would be slow.
+    So identical points are found without sorting rows, which would be slow. Integer arithmetic modulo 2^64 is exact in
+    any order: unlike a projection to a line, the hash of a row does not depend on where the row stands.
     """
-    direction = torch.randn(points.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    shadow: NDArray[np.float64] = torch.cat([b.cpu().double() @ direction for b in points.split(1 << 16)]).numpy()
-    return shadow
+    points = points if points.dtype == torch.float64 else points.float()
+    bits = np.uint64 if points.dtype == torch.float64 else np.uint32
+    rng = np.random.default_rng(0)
+    factor, *words = rng.integers(0, 1 << 64, 1 + points.shape[1], dtype=np.uint64) | np.uint64(1)
+    found = np.empty(len(points), dtype=np.uint64)
+    for i in range(0, len(points), _ROWS):
+        block = np.ascontiguousarray(points[i : i + _ROWS].cpu().numpy()) + 0.0  # -0.0 becomes 0.0
+        mixed = block.view(bits).astype(np.uint64)  # (b, d)
+        # Round numbers end in many zero bits, and so would their products: the high bits are mixed into the low ones.
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= factor
+        mixed ^= mixed >> np.uint64(32)
+        found[i : i + _ROWS] = mixed @ np.array(words, dtype=np.uint64)
+    return found
 
 
 def nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,10 +127,13 @@ def nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(distances), torch.cat(indices)
 
 
-def _finish(points: Tensor, centroids: Tensor, engine: Engine) -> KMeans:
-    """Assign all points, drop clusters without members, and make each centroid the mean of its members."""
+def _finish(points: Tensor, original: Tensor, centroids: Tensor, engine: Engine) -> KMeans:
+    """Assign all points, drop clusters without members, and make each centroid the mean of its members.
+
+    Between two centroids at the same distance rounding decides: identical points follow the first of them.
+    """
     _, assignment = _nearest_faiss(points, centroids) if engine == "faiss" else nearest(points, centroids)
-    _, assignment = assignment.unique(return_inverse=True)
+    _, assignment = assignment[original].unique(return_inverse=True)
     k = int(assignment.max()) + 1
     means = _means(points, assignment, k)
     objective = (points - means[assignment]).square().sum().item()
