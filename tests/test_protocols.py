@@ -128,6 +128,43 @@ def test_neighbours_in_blocks_are_all_neighbours(monkeypatch):
     assert torch.equal(parts[1], whole[1])
 
 
+@pytest.mark.parametrize("leave_out", [False, True])
+def test_of_equally_similar_images_the_first_are_the_neighbours(leave_out, monkeypatch):
+    """Copies that differ in length alone: their unit vectors differ by rounding. By a loop, for every k."""
+    monkeypatch.setattr(knn, "_BLOCK", 200)
+    rng = np.random.default_rng(0)
+    base = rng.integers(-2, 3, (6, 33))
+    bank = base[rng.integers(0, 6, 40)]
+    queries = bank if leave_out else np.concatenate([base, rng.integers(-2, 3, (10, 33))])
+    cosine = queries @ bank.T / np.linalg.norm(queries, axis=1)[:, None] / np.linalg.norm(bank, axis=1)
+    scaled = torch.from_numpy(bank * rng.uniform(0.1, 10, (40, 1))).float()
+    left_out = torch.arange(40) if leave_out else None
+    for k in range(1, 40):
+        similarity, found = knn.neighbours(scaled, torch.from_numpy(queries).float(), k, left_out)
+        for i, positions in enumerate(found.tolist()):
+            others = [j for j in range(40) if not leave_out or j != i]
+            assert positions == sorted(others, key=lambda j: (-round(cosine[i, j], 9), j))[:k]
+            np.testing.assert_allclose(similarity[i], cosine[i, positions], atol=1e-6)
+
+
+def test_all_neighbours_of_features_that_are_all_alike():
+    bank = torch.randn(1, 67, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 3, 50)[:, None]
+    assert knn.neighbours(bank, bank, 7)[1].tolist() == [list(range(7))] * 50
+    assert knn.neighbours(bank, bank, 50)[1].tolist() == [list(range(50))] * 50
+
+
+@pytest.mark.parametrize("tau", [0.001, 0.1, 2.0])
+def test_of_labels_with_equal_votes_the_first_wins(tau):
+    """Three labels with the same similarities, up to noise; then one with clearly more."""
+    rng = np.random.default_rng(0)
+    similarity = np.repeat(rng.uniform(0.5, 0.9, (200, 5)), 3, axis=1) + rng.uniform(-2e-7, 2e-7, (200, 15))
+    labels = np.stack([np.concatenate([rng.permutation([1, 2, 4]) for _ in range(5)]) for _ in range(200)])
+    votes = torch.from_numpy(similarity).float(), torch.from_numpy(labels)
+    assert knn.vote(*votes, 6, tau).tolist() == [1] * 200
+    similarity[labels == 4] += 1e-4
+    assert knn.vote(torch.from_numpy(similarity).float(), votes[1], 6, tau).tolist() == [4] * 200
+
+
 def test_an_image_left_out_is_not_its_own_neighbour():
     """Labels by chance: whoever may ask itself is always right, and whoever may not is right as often as a guess."""
     draw = torch.Generator().manual_seed(0)

@@ -1,5 +1,6 @@
 """k-nearest-neighbour classification on frozen features (section 4.3)."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from protonce.data.sources import random_order
 from protonce.errors import UserError
 from protonce.evaluate.task import Metrics, Outcome, Task, labels_of
+from protonce.ties import COSINE, first_of_highest, group_values
 
 _BLOCK = 1 << 25  # similarities held at once
 CANDIDATES = (1, 5, 10, 20, 50, 100, 200)  # numbers of neighbours to choose from
@@ -75,7 +77,9 @@ def best_k(accuracies: dict[int, float]) -> int:
 def neighbours(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Cosine similarity and position of the k most similar rows of the bank, most similar first; (q, k) each.
 
-    Exact, in blocks, so that what is held beside bank and queries is their unit vectors and one block.
+    Of rows that are equally similar up to rounding the first in the bank comes first, so the first k' of k neighbours
+    are the k' neighbours. Exact, in blocks, so that what is held beside bank and queries is their unit vectors and one
+    block.
 
     Args:
         bank: (n, D).
@@ -89,13 +93,38 @@ def neighbours(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = 
         similarity = F.normalize(queries[rows], dim=1) @ unit.T  # (b, n)
         if left_out is not None:
             similarity[torch.arange(len(rows)), left_out[rows]] = -torch.inf
-        found.append(similarity.topk(min(k, len(bank)), dim=1))
+        position = _highest(similarity, min(k, len(bank)))  # (b, k)
+        found.append((similarity.gather(1, position), position))
     values, positions = zip(*found, strict=True)
     return torch.cat(values), torch.cat(positions)
 
 
+def _highest(similarity: Tensor, k: int) -> Tensor:
+    """Columns of the k highest values of each row, the highest first, ties in the order of the columns; (b, k)."""
+    n = similarity.shape[1]
+    value, position = similarity.topk(min(k + 1, n), dim=1)  # one more shows whether the last place is tied
+    group = group_values(value, COSINE)
+    number = F.pad((group[:, 1:] < group[:, :-1]).cumsum(dim=1), (1, 0))  # of each value's group, from 0
+    position = (number * n + position).sort(dim=1).values[:, :k] % n  # by group, then by position
+    if k == n:
+        return position
+    column = torch.arange(k)
+    tied = (group[:, k] == group[:, k - 1]).nonzero()[:, 0]
+    for rows in tied.split(max(_BLOCK // (4 * n), 1)):
+        # topk took some of the last group's members: take its first ones instead.
+        last, values = group[rows, k - 1, None], similarity[rows]
+        member = (values <= last) & (values >= last - COSINE)  # (r, n)
+        first = torch.where(member, torch.arange(n, dtype=torch.int32), n).topk(k, dim=1, largest=False).values
+        start = (group[rows] > last).sum(dim=1, keepdim=True)  # the place where the last group starts, (r, 1)
+        filled = first.long().gather(1, (column - start).clamp_min(0))
+        position[rows] = torch.where(column < start, position[rows], filled)
+    return position
+
+
 def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor:
     """The label with most votes, a neighbour's vote weighing exp(v·v'/τ); (q,).
+
+    Of labels whose votes are equal up to rounding the first wins.
 
     Args:
         similarity: of each neighbour, (q, k).
@@ -105,10 +134,12 @@ def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor
     """
     nearest = similarity.max(dim=1, keepdim=True).values
     weight = torch.exp((similarity - nearest) / tau)  # a factor common to all changes no vote, and keeps exp in range
+    rounding = COSINE - math.expm1(-COSINE / tau)  # of a sum of weights, and of a weight by its similarity; relative
     winners = []
     for rows in torch.arange(len(labels)).split(max(_BLOCK // classes, 1)):
         votes = weight.new_zeros(len(rows), classes).scatter_add_(1, labels[rows], weight[rows])
-        winners.append(votes.argmax(dim=1))
+        most = votes.amax(dim=1)
+        winners.append(torch.from_numpy(first_of_highest(votes.numpy(), (rounding * most).numpy())))
     return torch.cat(winners)
 
 
