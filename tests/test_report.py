@@ -131,6 +131,34 @@ def test_pairs_that_look_alike_by_brute_force(monkeypatch):
     assert alike(v, level(np.arange(50)), most=10) == []  # nobody has company
 
 
+def test_what_only_rounding_parts_keeps_the_order_of_the_images():
+    """Whole distances with noise: members and outliers come in the order of the whole ones."""
+    rng = np.random.default_rng(2)
+    assignment, whole = rng.permutation(np.arange(120) % 4), rng.integers(0, 5, 120)
+    noisy = level(assignment, (whole / 5 + rng.uniform(-1e-7, 1e-7, 120)).astype(np.float32))
+    order, start = noisy.members()
+    for c in range(4):
+        expected = sorted(np.flatnonzero(assignment == c), key=lambda i: (whole[i], i))
+        assert order[start[c] : start[c + 1]].tolist() == expected
+    assert outliers([noisy])[0].tolist() == sorted(range(120), key=lambda i: (-whole[i], i))
+
+
+def test_of_several_copies_the_first_is_the_pair():
+    """Copies that rounding parts, in two clusters: each is paired with the first other one, at distance 0."""
+    rng = np.random.default_rng(3)
+    which = rng.permutation(np.arange(60) % 12)
+    base = rng.normal(size=(12, 33))
+    v = F.normalize(torch.from_numpy(base[which] * rng.uniform(0.5, 2, (60, 1))).float(), dim=1)
+    # Each copy in bits of its own; closest to the prototype is not first in order.
+    v *= torch.from_numpy(1 + rng.uniform(-1e-7, 1e-7, (60, 1))).float()
+    found = alike(v, level(which % 2, rng.random(60).astype(np.float32)), most=1000)
+    expected = []
+    for i in range(60):
+        first = next(j for j in range(60) if which[j] == which[i] and j != i)
+        expected.append((min(i, first), max(i, first), 0.0))
+    assert found == sorted(set(expected))
+
+
 def test_the_hierarchy_of_a_run_is_its_prototypes(trained):
     source = trained.source()
     embeddings = trained.embeddings(trained.loader(source))

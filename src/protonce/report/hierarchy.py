@@ -11,6 +11,7 @@ from torch import Tensor
 
 from protonce.prototypes import parents
 from protonce.run import Run, read_assignments
+from protonce.ties import COSINE, first_of_highest, ranks
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -30,12 +31,18 @@ class Level:
     distance: Floats | None  # cosine distance of each image to its prototype, (n,); None: not known
 
     def members(self) -> tuple[Ints, Ints]:
-        """Images by prototype, the closest first, (n,); and where each prototype's begin, (k + 1,)."""
-        distance = np.zeros(len(self.assignment)) if self.distance is None else self.distance
-        return np.lexsort((distance, self.assignment)), np.concatenate([[0], np.cumsum(self.size)])
+        """Images by prototype, the closest first, (n,); and where each prototype's begin, (k + 1,).
+
+        Images that are equally close up to rounding keep their order.
+        """
+        start = np.concatenate([[0], np.cumsum(self.size)])
+        if self.distance is None:
+            return np.argsort(self.assignment, kind="stable"), start
+        apart = self.distance.max() + 1.0  # prototypes lie so far apart that no two share a rank
+        return np.argsort(ranks(self.assignment * apart + self.distance, COSINE), kind="stable"), start
 
     def ranks(self) -> Ints | None:
-        """How many images are closer to each image's prototype than it is, (n,); None: not known."""
+        """Each image's place among those of its prototype, the closest first, from 0, (n,); None: not known."""
         if self.distance is None:
             return None
         order, start = self.members()
@@ -60,7 +67,7 @@ def levels(run: Run, embeddings: Tensor | None) -> list[Level]:
         distance = None
         if embeddings is not None:
             own = run.prototypes[m].centroids[assignment]  # (n, d)
-            distance = (1 - (embeddings * own).sum(dim=1)).clamp(min=0).numpy()
+            distance = _cosine_distance((embeddings * own).sum(dim=1))
         found.append(
             Level(
                 assignment=assignment.numpy(),
@@ -112,7 +119,8 @@ def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:
     """Images by how badly they fit, the worst first, and the cosine distance to the prototype that fits best.
 
     A prototype with a single member says nothing: it lies on that image, however odd. So only those count that an
-    image shares with others; one that shares none comes first, at an infinite distance.
+    image shares with others; one that shares none comes first, at an infinite distance. Images that fit equally badly
+    up to rounding keep their order.
     """
     n = len(hierarchy[0].assignment)
     best = np.full(n, np.inf, dtype=np.float32)
@@ -120,14 +128,15 @@ def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:
         assert level.distance is not None
         shared = level.size[level.assignment] > 1
         best = np.where(shared, np.minimum(best, level.distance), best)
-    order = np.argsort(-best, kind="stable")
+    order = np.argsort(ranks(-best, COSINE), kind="stable")
     return order, best[order]
 
 
 def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, float]]:
     """Pairs of images of one cluster that look most alike to the encoder, with their cosine distance.
 
-    Each image is paired with its nearest one only, so that a hundred copies give a hundred pairs and not thousands.
+    Each image is paired with its nearest one only, so that a hundred copies give a hundred pairs and not thousands; of
+    several equally near ones up to rounding with the first. Pairs at the same distance are in the order of the images.
 
     Args:
         embeddings: v', (n, d), normalised.
@@ -137,17 +146,24 @@ def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, f
     found = [np.empty((3, 0))]
     order, start = level.members()
     for begin, end in itertools.pairwise(start):
-        members = torch.from_numpy(order[begin:end])  # (z,)
+        members = torch.from_numpy(np.sort(order[begin:end]))  # (z,)
         if len(members) < 2:
             continue
         v = embeddings[members]  # (z, d)
         for rows in torch.arange(len(members)).split(max(BLOCK // len(members), 1)):
             similarity = v[rows] @ v.T  # (b, z)
             similarity[torch.arange(len(rows)), rows] = -2  # not with itself
-            best, nearest = similarity.max(dim=1)
+            nearest = torch.from_numpy(first_of_highest(similarity.numpy(), COSINE))
             pair = torch.stack([members[rows], members[nearest]]).numpy()
-            found.append(np.stack([pair.min(axis=0), pair.max(axis=0), (1 - best).clamp(min=0).numpy()]))
+            found.append(np.stack([pair.min(axis=0), pair.max(axis=0), _cosine_distance(similarity.amax(dim=1))]))
     i, j, distance = np.concatenate(found, axis=1)
     _, once = np.unique(i * len(embeddings) + j, return_index=True)
-    closest = once[np.argsort(distance[once], kind="stable")][:most]
+    closest = once[np.argsort(ranks(distance[once], COSINE), kind="stable")][:most]
     return [(int(i[c]), int(j[c]), float(distance[c])) for c in closest]
+
+
+def _cosine_distance(similarity: Tensor) -> Floats:
+    """1 - similarity, and 0 where that is only rounding; (n,)."""
+    distance = 1 - similarity
+    found: Floats = torch.where(distance < COSINE, 0, distance).numpy()
+    return found
