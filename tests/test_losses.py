@@ -208,3 +208,24 @@ def test_duplicates_give_a_finite_loss():
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(v.grad).all()
+
+
+@pytest.mark.parametrize("noise", [-3e-7, 0, 3e-7], ids=["below", "equal", "above"])
+def test_where_all_logits_are_alike_nothing_is_recognised(monkeypatch, noise):
+    """Whatever the rounding: here the positive is off by a few units in the last place of float32."""
+    v = unit(1, 67, seed=1).float().expand(8, -1)
+    own = v * (1 + noise)
+    centroids, drawn = torch.cat([own, v]), torch.arange(8, 16)
+    c = Prototypes(centroids, centroids, torch.arange(8), torch.full((16,), 0.07))
+    result = proto_nce(v, own, v, [c], torch.arange(8), tau=0.07, candidates=[drawn])
+    assert result.instance_accuracy == 0
+    assert result.prototype_accuracy == 0
+    monkeypatch.setattr(losses, "MANY", 1)
+    assert proto_nce(v, own, v, [c], torch.arange(8), tau=0.07, candidates=[drawn]).prototype_accuracy == 0
+
+
+def test_orthogonal_vectors_are_not_recognised_by_rounding():
+    """Logits that should be 0 are what rounding leaves of sums that cancel."""
+    logits = torch.tensor([[3e-8, -2e-8, 1e-8], [2e-3, 1e-3, 0.0], [-4.0, -torch.inf, -torch.inf]])
+    assert accuracy(logits[:1]) == 0
+    assert accuracy(logits[1:]) == 1  # the last has no negative that counts

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protonce.ties import exceeds
+
 BLOCK = 1 << 19  # logits at once, on a CPU; a GPU takes all
 
 
@@ -59,7 +61,7 @@ class _Blockwise(torch.autograd.Function):
             top = raised
         ctx.save_for_backward((pull / total[:, None] - scaled) / len(query))
         loss = (top + total.log() - positive).mean()
-        right = (positive > highest).float().mean()
+        right = exceeds(positive, highest).float().mean()
         ctx.mark_non_differentiable(right)
         return loss, right
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from protonce.contrast import blockwise_nce
 from protonce.prototypes import Prototypes
+from protonce.ties import exceeds
 
 MANY = 2048  # negative prototypes, from which on blocks of them are faster
 
@@ -104,8 +105,10 @@ def nce(logits: Tensor) -> Tensor:
 
 
 def accuracy(logits: Tensor) -> Tensor:
-    """Share of rows in which column 0 is larger than every other; where all are alike, nothing is recognised."""
-    return (logits[:, 0] > logits[:, 1:].amax(dim=1)).float().mean() if logits.shape[1] > 1 else logits.new_ones(())
+    """Share of rows in which column 0 exceeds every other by more than rounding; with all logits alike it is 0."""
+    if logits.shape[1] == 1:
+        return logits.new_ones(())
+    return exceeds(logits[:, 0], logits[:, 1:].amax(dim=1)).float().mean()
 
 
 def info_nce(query: Tensor, key: Tensor, negatives: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
