@@ -113,3 +113,13 @@ def test_fine_tuning_learns_and_leaves_the_encoder_alone(trained, photos):
         assert torch.equal(a, b)
     pairs = zip(model.encoder.backbone.parameters(), encoder.backbone.parameters(), strict=True)
     assert not any(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_of_classes_that_score_alike_up_to_rounding_the_first_is_the_highest(k):
+    rng = np.random.default_rng(0)
+    whole, codes = rng.integers(0, 4, (200, 7)), rng.integers(0, 7, 200)
+    order = [sorted(range(7), key=lambda c: (-row[c], c)) for row in whole]
+    expected = np.mean([code in best[:k] for code, best in zip(codes, order, strict=True)])
+    logits = torch.from_numpy(whole + rng.uniform(-1e-6, 1e-6, whole.shape)).float()
+    assert regression.top(logits, torch.from_numpy(codes), k) == pytest.approx(expected)

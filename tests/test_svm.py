@@ -134,3 +134,35 @@ def test_class_means_by_hand():
     marks = np.array([[True, False], [True, False], [False, True]])
     scores = lowshot.class_means(train, marks, np.array([[0.0, 1.0], [-1.0, 0.0]]))
     np.testing.assert_allclose(scores, [[-0.5, -2.0], [-2.5, 0.0]])  # the means are (1/2, 1/2) and (-1, 0)
+
+
+def test_images_that_score_alike_up_to_rounding_are_ranked_as_alike():
+    """Whole scores with noise: the AP is that of the whole scores, the later of two alike standing first."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        whole, positive = rng.integers(-3, 4, 50), rng.random(50) < 0.4
+        ranked = positive[sorted(range(50), key=lambda i: (-whole[i], -i))]
+        precision = [ranked[: i + 1].mean() for i in range(50)]
+        expected = np.mean([max(precision[i:]) for i in range(50) if ranked[i]])
+        assert svm.average_precision(whole + rng.uniform(-1e-8, 1e-8, 50), positive) == pytest.approx(expected)
+
+
+def test_of_costs_that_do_equally_well_the_smallest_is_taken(monkeypatch):
+    train, _, marks = points()
+    found = iter(0.9 + 1e-15 * np.arange(15))  # three folds for each cost
+    monkeypatch.setattr(svm, "average_precision", lambda *_: next(found))
+    assert svm.best_cost(train, marks[:, 0]) == svm.COSTS[0]
+
+
+def test_of_classes_equally_near_the_first_wins():
+    """The same images drawn for two classes: their features are those of copies, and differ by rounding."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(6, 33))
+    train = svm.unit(np.tile(images, (2, 1)) * rng.uniform(0.5, 2, (12, 1)).astype(np.float32))
+    train *= 1 + rng.uniform(-1e-8, 1e-8, (12, 1))
+    classes = ["a", "b", "c", "d"]
+    codes = np.array([0, 0, 0, 2, 2, 2, 1, 1, 1, 3, 3, 3])  # a and b have the same images, c and d too
+    scores = lowshot.class_means(train, codes[:, None] == np.arange(4), svm.unit(images))
+    assert svm.accuracy(scores, classes, ["a"] * 3 + ["c"] * 3) == 1
+    one = train[[0, 6]]  # an image that is both of the class means
+    assert svm.accuracy(lowshot.class_means(one, np.eye(2, dtype=bool), one), ["a", "b"], ["a", "a"]) == 1

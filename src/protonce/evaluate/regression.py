@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protonce import randomness
+from protonce.ties import exceeds
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # from which a held-out part chooses
 MOMENTUM = 0.9
@@ -107,8 +108,8 @@ def choose_rate(
     held_out, rest = order(len(features), seed, 0, "linear held out").tensor_split([max(len(features) // 5, 1)])
     train, test = standardise(features[rest], features[held_out])
     regression = fit(train, codes[rest], classes, RATES, schedule, seed, seen)
-    right = regression.logits(test).argmax(dim=2) == codes[held_out, None]  # (n, R)
-    return dict(zip(RATES, right.double().mean(dim=0).tolist(), strict=True))
+    logits = regression.logits(test).unbind(dim=1)  # (n, C) for each rate
+    return {rate: top(scores, codes[held_out], 1) for rate, scores in zip(RATES, logits, strict=True)}
 
 
 def best_rate(accuracies: dict[float, float]) -> float:
@@ -118,6 +119,11 @@ def best_rate(accuracies: dict[float, float]) -> float:
 
 
 def top(logits: Tensor, codes: Tensor, k: int) -> float:
-    """Share of images whose class is among the k with the highest scores."""
-    best = logits.topk(min(k, logits.shape[1]), dim=1).indices
-    return float((best == codes[:, None]).any(dim=1).double().mean())
+    """Share of images whose class is among the k with the highest scores.
+
+    Of classes whose scores are equal up to rounding, as where all features are alike, the first counts as the highest.
+    """
+    own = logits.gather(1, codes[:, None])  # (n, 1)
+    before = torch.arange(logits.shape[1], device=codes.device) < codes[:, None]  # (n, C)
+    ahead = exceeds(logits, own) | (before & ~exceeds(own, logits))
+    return float((ahead.sum(dim=1) < k).double().mean())

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from protonce.ties import COSINE, first_of_highest, ranks
+
 Floats = NDArray[np.floating]
 Marks = NDArray[np.int8]  # (n, classes): 1 shows the class, -1 does not, 0 shows it in a way that is difficult to see
 COST = 0.5
@@ -91,18 +93,21 @@ def best_cost(train: Floats, positive: NDArray[np.bool_], images: NDArray[np.int
             scores[fold == f] = decision(train[fold != f], positive[fold != f], train[fold == f], cost)
         held = [average_precision(scores[fold == f], positive[fold == f]) for f in range(FOLDS)]
         precisions.append(np.mean(held))
-    return COSTS[int(np.argmax(precisions))]
+    return COSTS[int(first_of_highest(np.array(precisions), 1e-9))]
 
 
 def average_precision(scores: Floats, positive: NDArray[np.bool_], eleven_points: bool = False) -> float:
     """AP of a ranking: precision, made to fall with recall, averaged over recall.
 
     Args:
-        scores: of each image, (q,); of two alike the later stands first, as in the published code.
+        scores: of each image, (q,); of two that are alike up to rounding the later stands first, as in the published
+            code.
         positive: which images show the class, (q,), at least one.
         eleven_points: at recalls 0, 0.1, ..., 1, the rule of VOC up to 2009; else under the whole curve.
     """
-    ranked = positive[np.argsort(scores, kind="stable")[::-1]]
+    # Copies of an image have features, and so scores, that may differ by the rounding of float32.
+    rank = ranks(scores, COSINE * max(float(np.abs(scores).max()), 1))
+    ranked = positive[np.argsort(rank, kind="stable")[::-1]]
     hits = np.cumsum(ranked)
     recall, precision = hits / hits[-1], hits / np.arange(1, len(hits) + 1)
     precision = np.maximum.accumulate(precision[::-1])[::-1]  # the best at this recall or a higher one
@@ -148,5 +153,6 @@ def precisions(
 
 
 def accuracy(scores: Floats, classes: Sequence[str], truth: Sequence[str]) -> float:
-    """Share of images whose class has the highest score."""
-    return float((np.asarray(classes)[scores.argmax(axis=1)] == np.asarray(truth)).mean())
+    """Share of images whose class has the highest score; of classes that are alike up to rounding the first counts."""
+    winner = first_of_highest(scores, COSINE * np.abs(scores).max(axis=1).clip(1))
+    return float((np.asarray(classes)[winner] == np.asarray(truth)).mean())
