@@ -65,8 +65,7 @@ def k_means(
     distinct = first_of_each(fitted)
     k = min(k, len(distinct))
     lloyd = _lloyd_faiss if engine == "faiss" else _lloyd_torch
-    # Rounding of the objective: relative to itself, and of distances that should be 0 relative to the points.
-    smallest = 1e-12 * points.square().sum().item()
+    noise = 1e-12 * points.norm().item() ** 2  # what rounding leaves of an objective that should be 0
 
     best: KMeans | None = None
     for _ in range(1 if init is not None and len(init) == k else starts):
@@ -75,7 +74,7 @@ def k_means(
             draw = torch.randperm(len(distinct), generator=generator)[:k].to(points.device)
             start = fitted[distinct[draw]]
         found = _finish(points, original, lloyd(fitted, start.to(points), iterations), engine)
-        if best is None or found.objective < best.objective * (1 - 1e-6) - smallest:
+        if best is None or found.objective < best.objective * (1 - 1e-6) - noise:
             best = found
     assert best is not None
     return best
