@@ -24,7 +24,7 @@ from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
 from protonce.data.loader import Loader
 from protonce.data.sources import open_source
-from protonce.data.views import ImageViews
+from protonce.data.views import ImageViews, Item
 
 SIZE, BATCH = 224, 64
 
@@ -40,9 +40,9 @@ def main() -> None:
         write_photos(Path(folder))
         loader = Loader(open_source(folder), views)
         files = sorted(Path(folder).iterdir())
-        boxes = [views.random_boxes(Image.open(file).size[::-1], i, 0, 0) for i, file in enumerate(files)]
+        boxes = [views.boxes(item_of(i, file), Image.open(file).size[::-1]) for i, file in enumerate(files)]
 
-        def ours() -> tuple[Tensor, Tensor]:
+        def ours() -> tuple[Tensor, ...]:
             (samples,) = loader.train(torch.arange(BATCH), epoch=0, batch_size=BATCH)
             return views.train(samples)
 
@@ -77,6 +77,10 @@ def write_photos(folder: Path) -> None:
         photo = photos[i % 2]
         top, left = rng.integers(photo.shape[0] - 375), rng.integers(photo.shape[1] - 500)
         Image.fromarray(photo[top : top + 375, left : left + 500]).save(folder / f"{i:03d}.jpg", quality=92)
+
+
+def item_of(i: int, file: Path) -> Item:
+    return Item(i, seed=0, epoch=0, plain=False, load=lambda: np.array(Image.open(file).convert("RGB")))
 
 
 def cut(picture: Image.Image, box: np.ndarray) -> Image.Image:

@@ -14,6 +14,7 @@ from benchmarks.timing import interleaved, parser, publish
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
 from protonce.data import builtin
+from protonce.data.crops import Squares
 from protonce.data.views import ImageViews, Samples
 
 SIZE, BATCH = 32, 256
@@ -33,7 +34,7 @@ def main() -> None:
 
     seconds = interleaved(
         {
-            "protonce": lambda: views.train(Samples((pixels, sizes), index, seed=0, epoch=0)),
+            "protonce": lambda: views.train(Samples(Squares(pixels, sizes), index, seed=0, epoch=0)),
             "torchvision": lambda: two_views(pictures, view),
         },
         options.repeats,

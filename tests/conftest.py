@@ -48,6 +48,13 @@ def stripes(rng: np.random.Generator, slope: int, side: int = 20) -> np.ndarray:
     return picture.clip(0, 255).astype(np.uint8)
 
 
+def images(n=24, h=20, w=20, seed=0):
+    """Noise in [0, 1]; (n, 3, h, w)."""
+    import torch
+
+    return torch.rand(n, 3, h, w, generator=torch.Generator().manual_seed(seed))
+
+
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory):
     """A folder of 48 small pictures in three class folders."""

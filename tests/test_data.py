@@ -703,6 +703,102 @@ def test_large_images_come_through_workers(tmp_path, workers):
         assert torch.equal(a, b)
 
 
+class Vectors:
+    """A user's own data set: no images."""
+
+    def __len__(self):
+        return 6
+
+    def load(self, i):
+        return {"x": torch.full((4,), float(i)), "process": os.getpid()}
+
+
+class OwnViews:
+    """Three views, and nothing that the protocol does not ask for."""
+
+    def train(self, samples):
+        u = torch.from_numpy(samples.uniform("noise", 4)).float()
+        return samples.data["x"], samples.data["x"] + u, samples.data["process"]
+
+    def plain(self, samples):
+        return samples.data["x"]
+
+
+class PreparedViews(OwnViews):
+    """The noise is added by the worker."""
+
+    def prepare(self, item):
+        assert item.encoded is None
+        loaded = item.load()
+        noise = 0.0 if item.plain else torch.from_numpy(item.uniform("noise", 4)).float()
+        return loaded["x"], loaded["x"] + noise, torch.tensor([os.getpid(), item.index, item.seed, item.epoch])
+
+    def train(self, samples):
+        return tuple(samples.data)
+
+    def plain(self, samples):
+        return samples.data[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_views_without_prepare_get_the_items_as_they_are(workers):
+    loader = Loader(open_source(Vectors()), OwnViews(), seed=3, workers=workers)
+    order = torch.tensor([4, 0, 5, 1])
+    x, noisy, process = (torch.cat(v) for v in zip(*map(loader.views.train, loader.train(order, 2, 2)), strict=True))
+    assert torch.equal(x, order[:, None].expand(4, 4).float())
+    u = protonce.randomness.uniform(3, "noise", 2, order.numpy(), 4)
+    assert torch.equal(noisy, x + torch.from_numpy(u).float())
+    assert (os.getpid() in process) == (workers == 0)
+    assert torch.cat([loader.views.plain(s) for s in loader.plain(4)])[:, 0].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_views_with_prepare_prepare_items_in_the_worker(workers):
+    source, order = open_source(Vectors()), torch.tensor([4, 0, 5, 1])
+    loader, other = Loader(source, PreparedViews(), seed=3, workers=workers), Loader(source, OwnViews(), seed=3)
+    for samples, expected in zip(loader.train(order, 2, 2), other.train(order, 2, 2), strict=True):
+        x, noisy, told = loader.views.train(samples)
+        assert torch.equal(x, other.views.train(expected)[0])
+        assert torch.equal(noisy, other.views.train(expected)[1])
+        assert (told[:, 0] == os.getpid()).all() == (workers == 0)
+        assert told[:, 1:].tolist() == [[i, 3, 2] for i in samples.index.tolist()]
+    assert torch.cat([loader.views.plain(s) for s in loader.plain(4)])[:, 0].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("side", [20, 200])
+def test_own_views_of_images(tmp_path, side):
+    """Whole images unless they ask for squares; a `prepare` gets the encoded image of a file."""
+    for i in range(4):
+        picture(side, seed=i).save(tmp_path / f"{i}.png")
+    source = open_source(tmp_path)
+    wholes = torch.stack([torch.from_numpy(source.load(i)) for i in range(4)])
+
+    class Whole:
+        def plain(self, samples):
+            return samples.data
+
+    loader = Loader(source, Whole())
+    assert torch.equal(torch.cat([loader.views.plain(s) for s in loader.plain(3)]), wholes)
+
+    class Opened(Whole):
+        def prepare(self, item):
+            with item.encoded() as file:
+                return torch.from_numpy(pictures.decode(file).pixels)
+
+    loader = Loader(source, Opened())
+    assert torch.equal(torch.cat([loader.views.plain(s) for s in loader.plain(3)]), wholes)
+
+    class Small(Opened):
+        takes_squares = True
+
+        def plain(self, samples):
+            return samples.data.pixels.permute(0, 2, 3, 1) if side == 20 else samples.data
+
+    loader = Loader(source, Small())
+    assert (loader.square is not None) == (side == 20)
+    assert torch.equal(torch.cat([loader.views.plain(s) for s in loader.plain(3)]), wholes)
+
+
 @pytest.mark.parametrize("name", ["large.zip", "large.tar", "large.tar.gz"])
 def test_members_are_read_by_several_workers(tmp_path, name):
     folder = tmp_path / "large"

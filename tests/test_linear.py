@@ -97,14 +97,14 @@ def test_a_part_has_its_share_of_each_class():
 
 def test_fine_tuning_learns_and_leaves_the_encoder_alone(trained, photos):
     from protonce.data.sources import open_source
-    from protonce.data.views import CropViews
+    from protonce.data.views import crop_views
     from protonce.features import extract
 
     source = open_source(photos)
     codes = torch.tensor([int(label[-1]) for label in source.labels])
     encoder = trained.encoders[0]
     settings = {"schedule": Schedule(30, [0.6, 0.8], 0.2, 16), "lr": 0.05, "classifier_lr": 1.0, "weight_decay": 5e-4}
-    loader = trained.loader(source, views=CropViews(trained.settings))
+    loader = trained.loader(source, views=crop_views(trained.settings))
     with Unchanged(encoder):
         model = semisup.fine_tune(encoder, loader, codes, 3, seed=0, **settings)
         again = semisup.fine_tune(encoder, loader, codes, 3, seed=0, **settings)

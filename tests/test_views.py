@@ -1,24 +1,29 @@
-"""Views, operation by operation, against torchvision's per-image recipe: the same pixels, the same distribution."""
+"""Views as they are composed: chances, versions, specifications, small images and large ones."""
 
 import dataclasses
 import io
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as TF
-from PIL import Image, ImageFilter
-from scipy.stats import ks_2samp
-from torchvision.transforms import ColorJitter, RandomResizedCrop
+from PIL import Image
 
+from conftest import images
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
 from protonce.data import views as V
+from protonce.data.colours import ORDERS, Colours, gaussian_blur, jitter
+from protonce.data.crops import TRIES, Squares, crop_resize, random_boxes
+from protonce.data.loader import Loader
 from protonce.data.pictures import decode
-from protonce.data.views import ImageViews, Samples
+from protonce.data.sources import open_source
+from protonce.data.views import TWO_VIEWS, ImageViews, Item, Samples, ViewSpec, crop_views
 
 CPU = Machine("cpu", bfloat16=False, faiss=False, cores=1)
+UNCHANGED = {"jitter_p": 0.0, "grey_p": 0.0, "blur_p": 0.0, "mean": [0.0] * 3, "std": [1.0] * 3}
 
 
 def settings(recipe="pcl-v2", **changes):
@@ -26,134 +31,10 @@ def settings(recipe="pcl-v2", **changes):
     return resolve(Settings.from_mapping(values, "test"), DataSize(1000, 48), CPU)
 
 
-def images(n=24, h=20, w=20, seed=0):
-    return torch.rand(n, 3, h, w, generator=torch.Generator().manual_seed(seed))
-
-
-def each(operation, batch, factors):
-    return torch.stack([operation(image, float(f)) for image, f in zip(batch, factors, strict=True)])
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "low", "high"),
-    [
-        (V.adjust_brightness, TF.adjust_brightness, 0.6, 1.4),
-        (V.adjust_contrast, TF.adjust_contrast, 0.6, 1.4),
-        (V.adjust_saturation, TF.adjust_saturation, 0.6, 1.4),
-        (V.adjust_hue, TF.adjust_hue, -0.5, 0.5),
-    ],
-)
-def test_colour_operations_are_torchvisions(ours, theirs, low, high):
-    batch = images()
-    batch[0] = 0.5  # grey: no hue
-    batch[1] = 0.0
-    batch[2, :, :, :10] = 1.0
-    factors = torch.linspace(low, high, len(batch))
-    torch.testing.assert_close(ours(batch, factors), each(theirs, batch, factors), atol=2e-5, rtol=1e-4)
-
-
-def test_greyscale_is_torchvisions():
-    batch = images()
-    torch.testing.assert_close(V.greyscale(batch), TF.rgb_to_grayscale(batch, 3), atol=1e-5, rtol=1e-4)
-
-
-def test_jitter_applies_each_images_factors_in_its_own_order():
-    batch = images()
-    generator = torch.Generator().manual_seed(1)
-    factors = torch.rand(len(batch), 4, generator=generator) * 0.8 + 0.6
-    factors[:, 3] -= 1
-    order = V.ORDERS[torch.arange(len(batch)) % 24]
-    operations = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
-    expected = []
-    for image, f, turn in zip(batch, factors, order, strict=True):
-        for which in turn.tolist():
-            image = operations[which](image, float(f[which]))
-        expected.append(image)
-    torch.testing.assert_close(V.jitter(batch, factors, order), torch.stack(expected), atol=5e-5, rtol=1e-3)
-
-
-@pytest.mark.parametrize("size", [8, 20, 31])
-def test_crop_resize_is_torchvisions_antialiased_crop(size):
-    """Larger and smaller than the box, mirrored and not: crop, resize with antialias, flip."""
-    batch = images(h=26, w=20)
-    rng = np.random.default_rng(0)
-    boxes = np.stack(
-        [(rng.integers(0, 10), rng.integers(0, 8), rng.integers(3, 17), rng.integers(3, 13)) for _ in batch]
-    )
-    flip = np.arange(len(batch)) % 2 == 0
-    expected = []
-    for image, box, mirrored in zip(batch, boxes.tolist(), flip, strict=True):
-        cut = TF.resized_crop(image, *box, [size, size], antialias=True)
-        expected.append(TF.hflip(cut) if mirrored else cut)
-    ours = V.crop_resize(batch, boxes.astype(float), size, flip)
-    torch.testing.assert_close(ours, torch.stack(expected), atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(("sigmas", "error"), [(3, 1e-5), (6, 0.25 / 255)], ids=["to three sigma", "all of it"])
-def test_gaussian_blur_is_a_gaussian_with_edges_continued(sigmas, error):
-    batch = images(n=4)
-    sigma = torch.tensor([0.1, 0.5, 1.0, 2.0])
-    expected = []
-    for image, s in zip(batch, sigma, strict=True):
-        reach = math.ceil(sigmas * s)
-        offsets = torch.arange(-reach, reach + 1.0)
-        kernel = torch.exp(-0.5 * (offsets / s) ** 2)
-        kernel = torch.outer(kernel, kernel) / kernel.sum() ** 2
-        padded = torch.nn.functional.pad(image[None], (reach,) * 4, mode="replicate")[0]
-        expected.append(torch.nn.functional.conv2d(padded[:, None], kernel[None, None])[:, 0])
-    torch.testing.assert_close(V.gaussian_blur(batch, sigma), torch.stack(expected), atol=error, rtol=1e-4)
-
-
-def test_gaussian_blur_is_pillows_whose_radius_is_sigma():
-    """Pillow approximates the Gaussian by boxes, on bytes: a few of 255 grey levels apart."""
-    smooth = torch.nn.functional.interpolate(images(n=1, h=6, w=6), size=40, mode="bicubic").clamp(0, 1)
-    picture = Image.fromarray((smooth[0].permute(1, 2, 0) * 255).round().byte().numpy())
-    for sigma in (0.7, 1.3, 2.0):
-        theirs = torch.tensor(np.array(picture.filter(ImageFilter.GaussianBlur(sigma)))).permute(2, 0, 1) / 255
-        ours = V.gaussian_blur(smooth, torch.tensor([sigma]))[0]
-        assert (ours - theirs).abs().max() < 4 / 255
-
-
-def many(n=4000, epoch=0):
-    return Samples(None, torch.arange(n), seed=0, epoch=epoch)
-
-
-def crop_draws(samples):
-    return samples.uniform("query crop", 4 * V.TRIES)
-
-
-@pytest.mark.parametrize("shape", [(32, 32), (40, 90), (90, 20)], ids=["square", "wide", "very tall"])
-def test_boxes_have_random_resized_crops_distribution(shape):
-    """The 1 in 1000 level of a two-sample test on each of top, left, height and width."""
-    n = 4000
-    sizes = np.tile(np.array(shape), (n, 1))
-    ours = V.random_boxes(crop_draws(many(n)), sizes, [0.2, 1.0])
-    torch.manual_seed(0)
-    blank = torch.zeros(3, *shape)
-    theirs = np.array([RandomResizedCrop.get_params(blank, [0.2, 1.0], [3 / 4, 4 / 3]) for _ in range(n)])
-    for column, name in enumerate(("top", "left", "height", "width")):
-        assert ks_2samp(ours[:, column], theirs[:, column], method="asymp").pvalue > 0.001, name
-    assert (ours[:, 0] + ours[:, 2] <= shape[0]).all()
-    assert (ours[:, 1] + ours[:, 3] <= shape[1]).all()
-
-
-def test_an_impossible_crop_falls_back_to_the_centre_as_torchvisions_does():
-    for shape in ((4, 100), (100, 4)):
-        ours = V.random_boxes(crop_draws(many(1)), np.array([shape]), [1.0, 1.0])[0]
-        theirs = RandomResizedCrop.get_params(torch.zeros(3, *shape), [1.0, 1.0], [3 / 4, 4 / 3])
-        assert ours.tolist() == list(theirs)
-
-
-def test_jitter_factors_and_orders_have_color_jitters_distribution():
-    drawn = ImageViews(settings(jitter_p=1.0))._draw_colours(many(), "query", torch.device("cpu"))
-    theirs = ColorJitter(0.4, 0.4, 0.4, 0.1)
-    torch.manual_seed(0)
-    draws = [theirs.get_params(theirs.brightness, theirs.contrast, theirs.saturation, theirs.hue) for _ in range(4000)]
-    for which in range(4):
-        assert ks_2samp(drawn.factors[:, which].numpy(), [d[which + 1] for d in draws]).pvalue > 0.001
-    _, counts = np.unique(drawn.order, axis=0, return_counts=True)
-    assert len(counts) == 24
-    assert counts.min() > 4000 / 24 * 0.7
+def squares(n, side=16):
+    """Samples of small images."""
+    pixels = (images(n=n, h=side, w=side) * 255).byte()
+    return Samples(Squares(pixels, torch.full((n, 2), side)), torch.arange(n), seed=0, epoch=0)
 
 
 @pytest.mark.parametrize(("name", "p"), [("flip_p", 0.5), ("grey_p", 0.2), ("jitter_p", 0.8), ("blur_p", 0.5)])
@@ -164,7 +45,7 @@ def test_each_operation_is_drawn_with_its_probability(name, p, monkeypatch):
     n = 2000
     views = ImageViews(settings(image_size=8, plain_resize=8, **{**off, name: p}))
     pixels = (images(n=1, h=8, w=8) * 255).byte().expand(n, -1, -1, -1)
-    samples = Samples((pixels, torch.full((n, 2), 8)), torch.arange(n), seed=3, epoch=0)
+    samples = Samples(Squares(pixels, torch.full((n, 2), 8)), torch.arange(n), seed=3, epoch=0)
     plain = views.plain(samples)
     query, _ = views.train(samples)
     changed = (query - plain).abs().amax(dim=(1, 2, 3)) > 1e-3
@@ -173,29 +54,27 @@ def test_each_operation_is_drawn_with_its_probability(name, p, monkeypatch):
 
 def test_versions_differ_in_order_and_blur(monkeypatch):
     """v1: grey, then jitter, never blurred. v2: jitter, then grey, then blur."""
-    pixels = (images(n=64, h=16, w=16) * 255).byte()
-    samples = Samples((pixels, torch.full((64, 2), 16)), torch.arange(64), seed=0, epoch=0)
+    samples = squares(n=64)
     plain = {"image_size": 16, "mean": [0.0] * 3, "std": [1.0] * 3, "grey_p": 1.0, "jitter_p": 1.0}
-    crops = V.crop_resize(pixels / 255, V.random_boxes(crop_draws(samples), np.full((64, 2), 16), [0.2, 1.0]), 16)
-    factors, order = torch.tensor([[1.3, 0.7, 1.2, 0.0]]).repeat(64, 1), V.ORDERS[:1].repeat(64, axis=0)
-    draw = ImageViews._draw_colours
-    monkeypatch.setattr(
-        ImageViews, "_draw_colours", lambda *given: dataclasses.replace(draw(*given), factors=factors, order=order)
-    )
+    boxes = random_boxes(samples.uniform("query crop", 4 * TRIES), np.full((64, 2), 16), [0.2, 1.0])
+    crops = crop_resize(samples.data.pixels / 255, boxes, 16)
+    factors, order = torch.tensor([[1.3, 0.7, 1.2, 0.0]]).repeat(64, 1), ORDERS[:1].repeat(64, axis=0)
+    draw = Colours.draw
+    monkeypatch.setattr(Colours, "draw", lambda *given: dataclasses.replace(draw(*given), factors=factors, order=order))
     blurred = {"blur_p": 1.0, "blur_sigma": [1.0, 1.0], "flip_p": 0.0}
     v1, _ = ImageViews(settings("pcl-v1", **plain, **blurred)).train(samples)
     v2, _ = ImageViews(settings("pcl-v2", **plain, **blurred)).train(samples)
-    first = V.jitter(TF.rgb_to_grayscale(crops, 3), factors, order)
-    second = V.gaussian_blur(TF.rgb_to_grayscale(V.jitter(crops, factors, order), 3), torch.ones(64))
+    first = jitter(TF.rgb_to_grayscale(crops, 3), factors, order)
+    second = gaussian_blur(TF.rgb_to_grayscale(jitter(crops, factors, order), 3), torch.ones(64))
     torch.testing.assert_close(v1, first, atol=1e-4, rtol=1e-3)
     torch.testing.assert_close(v2, second, atol=1e-4, rtol=1e-3)
-    assert not torch.allclose(first, TF.rgb_to_grayscale(V.jitter(crops, factors, order), 3), atol=1e-2)
+    assert not torch.allclose(first, TF.rgb_to_grayscale(jitter(crops, factors, order), 3), atol=1e-2)
 
 
 def test_views_are_normalised():
     s = settings(image_size=16, plain_resize=16, mean=[0.1, 0.2, 0.3], std=[0.5, 2.0, 4.0])
     pixels = (images(n=3, h=16, w=16) * 255).byte()
-    ours = ImageViews(s).plain(Samples((pixels, torch.full((3, 2), 16)), torch.arange(3), 0, 0))
+    ours = ImageViews(s).plain(Samples(Squares(pixels, torch.full((3, 2), 16)), torch.arange(3), 0, 0))
     torch.testing.assert_close(ours, TF.normalize(pixels / 255, [0.1, 0.2, 0.3], [0.5, 2.0, 4.0]))
 
 
@@ -206,7 +85,7 @@ def test_draws_depend_on_image_epoch_and_seed_alone():
     sizes = torch.full((8, 2), 16)
 
     def train(rows, epoch=0, seed=0):
-        return views.train(Samples((pixels[rows], sizes[rows]), rows, seed, epoch))
+        return views.train(Samples(Squares(pixels[rows], sizes[rows]), rows, seed, epoch))
 
     rows = torch.arange(8)
     query, key = train(rows)
@@ -216,10 +95,6 @@ def test_draws_depend_on_image_epoch_and_seed_alone():
     assert not torch.allclose(train(rows, seed=1)[0], query)
 
 
-def plain_crop(views, array):
-    return views.crop(array, views.plain_boxes(array.shape[:2]), resize_first=True)
-
-
 def smooth(height, width):
     """A picture of slow waves, which loses nothing when it is made smaller."""
     y, x = np.mgrid[:height, :width]
@@ -227,91 +102,240 @@ def smooth(height, width):
     return (np.stack(waves, axis=2) * 100 + 128).astype(np.uint8)
 
 
+def item(array, index=0, epoch=0, plain=False, encoded=None):
+    return Item(index, seed=0, epoch=epoch, plain=plain, load=lambda: array, encoded=encoded)
+
+
+def prepared(views, array, **of_item):
+    """What a loader makes of one large image: a batch of each crop."""
+    return [crop[None] for crop in views.prepare(item(array, **of_item))]
+
+
 # Where it is turned, the crop may lie up to a reduced pixel aside, and the waves rise by 1.7 a pixel.
 @pytest.mark.parametrize(("orientation", "most"), [(1, 6), (6, 6 + 8 * 1.7)])
-def test_a_jpeg_that_is_decoded_smaller_gives_the_same_crops(orientation, most):
-    s = settings(image_size=24, plain_resize=27)
-    views, buffer = ImageViews(s), io.BytesIO()
+def test_a_jpeg_that_is_decoded_smaller_gives_the_same_crops(orientation, most, monkeypatch):
+    views, buffer = ImageViews(settings(image_size=24, plain_resize=27)), io.BytesIO()
     image = Image.fromarray(smooth(500, 700))
     exif = image.getexif()
     exif[0x0112] = orientation
     image.save(buffer, format="JPEG", quality=95, subsampling=0, exif=exif)
     whole, shape, _ = decode(buffer)
     assert whole.shape[:2] == shape == ((500, 700) if orientation == 1 else (700, 500))
-    reductions = []
+    pictures = []
+    monkeypatch.setattr(V, "decode", lambda *given: pictures.append(decode(*given)) or pictures[-1])
     for index in range(12):
         for plain in (False, True):
-            boxes = views.plain_boxes(shape) if plain else views.random_boxes(shape, index, seed=0, epoch=0)
-            smaller, told, factor = decode(buffer, lambda *_, b=boxes: views.reduction(b))
+            loaded = item(whole, index, plain=plain)
+            encoded = dataclasses.replace(loaded, encoded=lambda: io.BytesIO(buffer.getvalue()))
+            boxes = views.boxes(loaded, shape)
+            assert boxes.min() >= 0
+            pairs = zip(views.prepare(loaded), views.prepare(encoded), strict=True)
+            assert all((a.float() - b.float()).abs().max() < most for a, b in pairs)
+            smaller, told, factor = pictures[-1]
             assert told == shape
             assert smaller.shape[:2] == (math.ceil(shape[0] / factor), math.ceil(shape[1] / factor))
-            reductions.append(factor)
             assert (boxes[:, 2:] / factor).min() >= 24 or factor == 1, "a crop is never enlarged for it"
-            a = views.crop(whole, boxes, resize_first=plain).float()
-            b = views.crop(smaller, boxes / factor, resize_first=plain).float()
-            assert (a - b).abs().max() < most
-    assert max(reductions) == 8
-    assert min(boxes.min() for boxes in [views.random_boxes(shape, i, 0, 0) for i in range(12)]) >= 0
+    assert max(factor for *_, factor in pictures) == 8
+    assert len(pictures) == 24
 
 
 def test_workers_cut_the_crops_that_the_map_path_cuts():
     """A large image cropped by Pillow in a worker is the small image cropped by matrices, to a byte's rounding."""
-    s = settings(image_size=16, flip_p=0.5, jitter_p=0.0, grey_p=0.0, blur_p=0.0, mean=[0.0] * 3, std=[1.0] * 3)
+    s = settings(image_size=16, flip_p=0.5, **UNCHANGED)
     views = ImageViews(s)
     array = np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8)
-    index, sizes = torch.tensor([7]), torch.tensor([[30, 30]])
-    crops = views.crop(array, views.random_boxes((30, 30), 7, seed=0, epoch=4), resize_first=False)[None]
-    pixels = torch.tensor(array).permute(2, 0, 1)[None]
-    streamed = views.train(Samples(crops, index, 0, 4))
-    mapped = views.train(Samples((pixels, sizes), index, 0, 4))
+    index, whole = torch.tensor([7]), Squares(torch.tensor(array).permute(2, 0, 1)[None], torch.tensor([[30, 30]]))
+    streamed = views.train(Samples(prepared(views, array, index=7, epoch=4), index, 0, 4))
+    mapped = views.train(Samples(whole, index, 0, 4))
     for a, b in zip(streamed, mapped, strict=True):
         assert (a - b).abs().max() < 1.5 / 255
-    a = views.plain(Samples(plain_crop(views, array)[None], index, 0, 0))
-    b = views.plain(Samples((pixels, sizes), index, 0, 0))
+    a = views.plain(Samples(prepared(views, array, plain=True), index, 0, 0))
+    b = views.plain(Samples(whole, index, 0, 0))
     assert (a - b).abs().max() < 1.5 / 255
 
 
 def test_plain_view_is_resize_and_centre_crop():
-    s = settings(image_size=28, plain_resize=32, mean=[0.0] * 3, std=[1.0] * 3)
+    views = ImageViews(settings(image_size=28, plain_resize=32, mean=[0.0] * 3, std=[1.0] * 3))
     array = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    ours = ImageViews(s).plain(Samples(plain_crop(ImageViews(s), array)[None], torch.tensor([0]), 0, 0))[0]
+    ours = views.plain(Samples(prepared(views, array, plain=True), torch.tensor([0]), 0, 0))[0]
     whole = TF.resize(torch.tensor(array).permute(2, 0, 1).float() / 255, [32, 32], antialias=True)
     assert (ours - TF.center_crop(whole, [28, 28])).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("version", ["pcl-v1", "pcl-v2"])
-def test_views_in_one_go_are_those_of_torch(monkeypatch, version):
-    """Numba's second way, on one thread and on two: every operation, order, flip, grey and sigma, and all at once."""
-    pytest.importorskip("numba", reason="the extra `fast` is not installed")
-    crops = torch.stack([(images(n=24, h=V.LARGE, w=V.LARGE) * 255).byte()] * 2, dim=1)  # (24, 2, 3, s, s)
-    crops[0] = 7  # without colour, where hue has no meaning
-    samples = Samples(crops, torch.arange(24), seed=0, epoch=0)
-    changes = {
-        "as usual": {},
-        "all of it": {"jitter_p": 1.0, "grey_p": 0.5, "blur_p": 1.0, "blur_sigma": [0.1, 3.0]},
-        "nothing": {"jitter_p": 0.0, "grey_p": 0.0, "blur_p": 0.0, "flip_p": 0.0},
-        "hue alone": {"jitter": [0.0, 0.0, 0.0, 0.5], "jitter_p": 1.0},
-        "contrast alone": {"jitter": [0.0, 0.9, 0.0, 0.0], "jitter_p": 1.0},
-    }
-    for name, change in changes.items():
-        views = ImageViews(settings(version, image_size=V.LARGE, **change))
-        monkeypatch.setattr(V, "FUSED", False)
-        expected = views.train(samples)
-        monkeypatch.setattr(V, "FUSED", True)
-        for threads in (1, 2):
-            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-            for ours, theirs in zip(views.train(samples), expected, strict=True):
-                torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0, msg=f"{name}, {threads} threads")
-
-
-@pytest.mark.parametrize("version", ["pcl-v1", "pcl-v2"])
 def test_large_images_one_by_one_are_the_whole_batch(monkeypatch, version):
-    """On a CPU each large image takes its turn, for the sake of the cache; the views are those of the batch."""
-    crops = torch.stack([(images(n=8, h=V.LARGE, w=V.LARGE) * 255).byte()] * 2, dim=1)  # (8, 2, 3, s, s)
+    """On a CPU each large image takes its turn, by torch or compiled; the views are those of the batch."""
+    size = V.LARGE
+    crops = [(images(n=8, h=s, w=s) * 255).byte() for s in (size, size, size - 8)]
     samples = Samples(crops, torch.arange(8), seed=0, epoch=0)
-    views = ImageViews(settings(version, image_size=V.LARGE))
+    specs = (*TWO_VIEWS, ViewSpec("small", size=size - 8, solarise_p=0.5))
+    views = ImageViews(settings(version, image_size=size), specs)
+    compiled = views.train(samples)
     monkeypatch.setattr(V, "FUSED", False)
     one_by_one = views.train(samples)
     monkeypatch.setattr(V, "LARGE", 10**6)
-    for a, b in zip(one_by_one, views.train(samples), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    whole = views.train(samples)
+    for a, b, c in zip(compiled, one_by_one, whole, strict=True):
+        torch.testing.assert_close(a, c, atol=1e-4, rtol=0)
+        torch.testing.assert_close(b, c, atol=1e-5, rtol=1e-5)
+    assert torch.equal(compiled[2], whole[2]), "by its own size it is not a large view"
+
+
+MULTI_CROP = (
+    *(ViewSpec(f"large {i}", crop_scale=(0.14, 1.0)) for i in range(2)),
+    *(ViewSpec(f"small {i}", size=10, crop_scale=(0.05, 0.14)) for i in range(6)),
+)
+
+
+def test_two_large_and_six_small_crops_of_small_images():
+    """SwAV's multi-crop: each view is the one that its specification alone gives."""
+    s, samples = settings(image_size=16), squares(n=6, side=40)
+    views = ImageViews(s, MULTI_CROP).train(samples)
+    assert [tuple(v.shape) for v in views] == [(6, 3, 16, 16)] * 2 + [(6, 3, 10, 10)] * 6
+    for view, spec in zip(views, MULTI_CROP, strict=True):
+        assert torch.equal(ImageViews(s, [spec]).train(samples)[0], view)
+    for alike in (views[:2], views[2:]):
+        assert not any(torch.allclose(a, b) for a, b in itertools.combinations(alike, 2))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["jpg", "png"])
+def test_two_large_and_six_small_crops_of_large_images(tmp_path, workers, kind):
+    """Cut by workers, from an image that is decoded once; the same boxes that a batch of small images has."""
+    sizes = [(200, 260), (300, 220), (240, 240)]
+    for i, shape in enumerate(sizes):
+        Image.fromarray(smooth(*shape)).save(tmp_path / f"{i}.{kind}", **({"quality": 95} if kind == "jpg" else {}))
+    views = ImageViews(settings(image_size=24, **UNCHANGED), MULTI_CROP)
+    source = open_source(tmp_path)
+    (samples,) = Loader(source, views, workers=workers).train(torch.arange(3), epoch=2, batch_size=3)
+    found = views.train(samples)
+    for spec, view in zip(MULTI_CROP, found, strict=True):
+        for i, shape in enumerate(sizes):
+            size = spec.size or 24
+            u = samples.uniform(f"{spec.name} crop", 4 * TRIES)[[i]]
+            box = [int(v) for v in random_boxes(u, np.array([shape]), spec.crop_scale)[0]]
+            whole = torch.from_numpy(source.load(i)).permute(2, 0, 1) / 255
+            expected = TF.resized_crop(whole, *box, [size, size], antialias=True)
+            if samples.uniform(f"{spec.name} flip", 1)[i, 0] < 0.5:
+                expected = TF.hflip(expected)
+            assert (view[i] - expected).abs().max() < (10 if kind == "jpg" else 2) / 255
+
+
+def test_a_large_image_is_decoded_once_for_all_views(monkeypatch):
+    decoded = []
+    monkeypatch.setattr(V, "decode", lambda *given: decoded.append(given) or decode(*given))
+    buffer = io.BytesIO()
+    Image.fromarray(smooth(500, 500)).save(buffer, format="JPEG")
+    views = ImageViews(settings(image_size=24), MULTI_CROP)
+    crops = views.prepare(item(None, encoded=lambda: io.BytesIO(buffer.getvalue())))
+    assert [tuple(crop.shape) for crop in crops] == [(3, 24, 24)] * 2 + [(3, 10, 10)] * 6
+    assert len(decoded) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "setting"),
+    [
+        ({"size": 12}, {"image_size": 12}),
+        ({"crop_scale": (0.05, 0.1)}, {"crop_scale": [0.05, 0.1]}),
+        ({"flip_p": 1.0}, {"flip_p": 1.0}),
+        ({"jitter": (0.0, 0.9, 0.0, 0.4)}, {"jitter": [0.0, 0.9, 0.0, 0.4]}),
+        ({"jitter_p": 0.0}, {"jitter_p": 0.0}),
+        ({"grey_p": 1.0}, {"grey_p": 1.0}),
+        ({"blur_p": 1.0}, {"blur_p": 1.0}),
+        ({"blur_sigma": (3.0, 4.0)}, {"blur_sigma": [3.0, 4.0]}),
+    ],
+)
+def test_a_specification_overrides_the_settings(override, setting):
+    """As if it were the setting; the other view keeps the settings."""
+    samples = squares(n=16, side=20)
+    changed, key = ImageViews(settings(image_size=16), [ViewSpec("query", **override), ViewSpec("key")]).train(samples)
+    default = ImageViews(settings(image_size=16)).train(samples)
+    expected, _ = ImageViews(settings(**{"image_size": 16, **setting})).train(samples)
+    assert torch.equal(changed, expected)
+    assert changed.shape != default[0].shape or not torch.equal(changed, default[0])
+    assert torch.equal(key, default[1])
+
+
+def test_a_specification_may_blur_and_solarise_in_either_version():
+    samples = squares(n=8)
+    for version in ("pcl-v1", "pcl-v2"):
+        s = settings(version, image_size=16, flip_p=0.0, jitter_p=0.0, grey_p=0.0, mean=[0.0] * 3, std=[1.0] * 3)
+        never = ImageViews(s, [ViewSpec("query", blur_p=0.0)]).train(samples)[0]
+        blurred = ImageViews(s, [ViewSpec("query", blur_p=1.0, blur_sigma=(1, 1))]).train(samples)[0]
+        both = ImageViews(s, [ViewSpec("query", blur_p=1.0, blur_sigma=(1, 1), solarise_p=1.0)]).train(samples)[0]
+        torch.testing.assert_close(blurred, gaussian_blur(never, torch.ones(8)), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(both, TF.solarize(blurred.clamp(0, 1), 0.5), atol=1e-5, rtol=1e-4)
+
+
+def test_a_view_is_drawn_by_its_name_wherever_it_stands():
+    s, samples = settings(image_size=16), squares(n=8)
+    query, key = ImageViews(s).train(samples)
+    views = ImageViews(s, [ViewSpec("key"), ViewSpec("third"), ViewSpec("query")]).train(samples)
+    assert torch.equal(views[0], key)
+    assert torch.equal(views[2], query)
+    assert not torch.allclose(views[1], query)
+
+
+def test_tiles_are_cut_from_the_rendered_view():
+    """PIRL: an image, and nine patches of another crop of it."""
+    s, samples = settings(image_size=16), squares(n=5, side=40)
+    specs = [ViewSpec("image"), ViewSpec("patches", size=32, tiles=3, tile_size=7)]
+    image, patches = ImageViews(s, specs).train(samples)
+    (rendered,) = ImageViews(s, [ViewSpec("patches", size=32)]).train(samples)
+    assert torch.equal(image, ImageViews(s, specs[:1]).train(samples)[0])
+    assert patches.shape == (5, 9, 3, 7, 7)
+    u = samples.uniform("patches tiles", 18).reshape(5, 3, 3, 2)
+    for b, row, column in itertools.product(range(5), range(3), range(3)):
+        y, x = (10 * place + int(u[b, row, column, axis] * 4) for axis, place in enumerate((row, column)))
+        assert torch.equal(patches[b, 3 * row + column], rendered[b, :, y : y + 7, x : x + 7])
+    whole = ImageViews(s, [ViewSpec("patches", size=32, tiles=3)]).train(samples)[0]
+    assert whole.shape == (5, 9, 3, 10, 10)
+    assert torch.equal(whole[:, 4], rendered[:, :, 10:20, 10:20])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"name": ""},
+        {"size": 0},
+        {"crop_scale": (0.5, 0.2)},
+        {"crop_scale": (0.5, 1.5)},
+        {"crop_scale": (0.5,)},
+        {"flip_p": -0.1},
+        {"solarise_p": 1.1},
+        {"jitter": (0.4, 0.4, 0.4)},
+        {"jitter": (0.4, 0.4, 0.4, 0.6)},
+        {"blur_sigma": (0.0, 1.0)},
+        {"tiles": -1},
+        {"tile_size": 5},
+        {"tile_size": -1, "tiles": 3},
+    ],
+)
+def test_an_impossible_specification_is_refused(values):
+    with pytest.raises(ValueError, match=r"a view needs a name|view 'some' has "):
+        ViewSpec(**{"name": "some", **values})
+
+
+def test_impossible_combinations_of_views_are_refused():
+    s = settings(image_size=16)
+    with pytest.raises(ValueError, match=r"names of their own.*got 'a', 'b', 'a'"):
+        ImageViews(s, [ViewSpec("a"), ViewSpec("b"), ViewSpec("a")])
+    with pytest.raises(ValueError, match="at least one; got none"):
+        ImageViews(s, [])
+    for impossible in ({"tile_size": 6}, {"size": 8, "tile_size": 3}, {"size": 2}):
+        with pytest.raises(ValueError, match="cannot be cut into 3 x 3 tiles"):
+            ImageViews(s, [ViewSpec("a", tiles=3, **impossible)])
+
+
+def test_crop_views_are_one_crop_that_may_be_flipped():
+    s, samples = settings(image_size=16, mean=[0.0] * 3, std=[1.0] * 3), squares(n=12, side=30)
+    (view,) = crop_views(s).train(samples)
+    boxes = random_boxes(samples.uniform("query crop", 4 * TRIES), np.full((12, 2), 30), [0.08, 1.0])
+    flip = samples.uniform("query flip", 1)[:, 0] < 0.5
+    torch.testing.assert_close(view, crop_resize(samples.data.pixels / 255, boxes, 16, flip))
+
+
+def test_an_item_draws_the_numbers_of_its_sample():
+    samples = Samples(None, torch.arange(20), seed=3, epoch=5)
+    one = Item(17, seed=3, epoch=5, plain=False, load=lambda: None)
+    assert np.array_equal(one.uniform("query crop", 7), samples.uniform("query crop", 7)[17])

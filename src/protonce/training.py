@@ -75,7 +75,7 @@ def train(
         device=plan.resolved.device,
         replaced=lambda name, reason: _say_replaced(plan.out, Reporter(quiet), name, reason),
     )
-    network = _encoder(plan.resolved, encoder, loader)
+    network = _encoder(plan.resolved, encoder, loader, own_views=views is not None)
     if plan.resolved.init and not checkpoints.exists(plan.out / "checkpoints"):
         reporter.say(f"starting from {weights.start_from(plan.resolved.init, network)}")
     with run.alone(plan.out) if ranks.first else nullcontext():
@@ -278,8 +278,8 @@ def _restore(
     return int(checkpoint["epoch"]), checkpoint.get("begun")
 
 
-def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader) -> Encoder:
-    if own is None and isinstance(loader.views, ImageViews):
+def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader, own_views: bool) -> Encoder:
+    if own is None and not own_views:
         return build(settings)
     if own is None:
         raise UserError("views of your own need an encoder of your own; pass encoder=")

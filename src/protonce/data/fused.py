@@ -1,7 +1,7 @@
-"""A random view of one large image in one go, on a CPU: what `views` does operation by operation, compiled by numba.
+"""A random view of one large image in one go, on a CPU: what `colours` does operation by operation, compiled by numba.
 
 torch takes some forty passes over an image for its colours and its blur; here a pixel is fetched, changed and put
-back. `views` says what each operation means; the tests hold the two to the same numbers. numba is an extra: this file
+back. `colours` says what each operation means; the tests hold the two to the same numbers. numba is an extra: this file
 is loaded only where it is there, and without it nothing changes but the time.
 """
 
@@ -98,6 +98,13 @@ def _grey(x: Floats) -> None:
 
 
 @_compiled
+def _solarise(x: Floats) -> None:
+    for c in range(3):
+        for i in range(x.shape[1]):
+            x[c, i] = min(x[c, i], ONE - x[c, i])
+
+
+@_compiled
 def _blur(x: Floats, sigma: np.float32, scratch: Floats) -> None:
     """Along rows, then along columns; x is (3, h, w). Lines are laid end to end, each with its edges continued."""
     height, width = x.shape[1], x.shape[2]
@@ -156,6 +163,7 @@ def view(
     factors: Floats,
     grey: bool,
     sigma: np.float32,
+    solarise: bool,
     mean: Floats,
     scale: Floats,
     out: Floats,
@@ -172,6 +180,7 @@ def view(
         factors: of all four.
         grey: whether to make it grey.
         sigma: of the blur; 0: none.
+        solarise: whether to invert the values of at least one half.
         mean: of each channel, which is subtracted.
         scale: of each channel, by which it is multiplied afterwards.
         out: the view, (3, h, w), contiguous.
@@ -201,6 +210,8 @@ def view(
         _grey(x)
     if sigma > 0:
         _blur(out, sigma, scratch)
+    if solarise:
+        _solarise(x)
     for c in range(3):
         for i in range(x.shape[1]):
             x[c, i] = (x[c, i] - mean[c]) * scale[c]

@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from protonce.data.pictures import decode
+from protonce.data.crops import Squares
 from protonce.data.sources import Source
-from protonce.data.views import ImageViews, Samples, Views
+from protonce.data.views import Item, Samples, Views
 from protonce.errors import UserError
 
 SMALL_SIDE = 128  # pixels: images up to this size are decoded once and kept
@@ -51,7 +51,7 @@ class Loader:
         self.lost: dict[int, str] = {}  # images that were replaced, and why
         small = source.sizes is not None and source.sizes.max() <= SMALL_SIDE
         self.square: SquareMap | None = None
-        if small and isinstance(views, ImageViews):
+        if small and getattr(views, "takes_squares", False):
             self.square = SquareMap(source)
             self._report(self.square.failures)
 
@@ -83,8 +83,9 @@ class Loader:
         batches = [index for index in batches if len(index)]
         if self.square is not None:
             for index in batches:
-                pixels, sizes, shown = self.square.take(index)
-                yield Samples((pixels.to(self.device), sizes), index if plain else shown, self.seed, epoch)
+                squares, shown = self.square.take(index)
+                squares = squares._replace(pixels=squares.pixels.to(self.device))
+                yield Samples(squares, index if plain else shown, self.seed, epoch)
             return
         dataset = _Prepared(self.source, self.views, self.seed, epoch, plain)
         loader: DataLoader[Any] = DataLoader(
@@ -148,11 +149,11 @@ class SquareMap:
                 image = Image.fromarray(image).resize((self.side, self.side), Image.Resampling.BILINEAR)
             self.pixels[i] = np.asarray(image).transpose(2, 0, 1)
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Pixels (B, 3, side, side), the height and width each image had, (B, 2), and which image it is, (B,)."""
+    def take(self, index: Tensor) -> tuple[Squares, Tensor]:
+        """The images at these positions, and which images they are, (B,)."""
         rows = index.numpy()
         pixels, sizes, shown = (torch.from_numpy(values[rows]) for values in (self.pixels, self.sizes, self.shown))
-        return pixels, sizes, shown
+        return Squares(pixels, sizes), shown
 
 
 def unreadable(source: Source, failures: Sequence[Failure]) -> UserError:
@@ -207,7 +208,7 @@ def _collate(items: list[tuple[int, Any, list[Failure]]]) -> tuple[Tensor, Any, 
 
 @dataclass
 class _Prepared(Dataset[Any]):
-    """What a worker does to one item: nothing, or for images the crops."""
+    """What a worker does to one item: load it, or what the views make of it in their `prepare`."""
 
     source: Source
     views: Views
@@ -217,29 +218,15 @@ class _Prepared(Dataset[Any]):
 
     def __getitem__(self, i: int) -> tuple[int, Any, list[Failure]]:
         if self.source.encoded is None:  # the user's own data set: an error is its author's to see
-            item = self.source.load(i)
-            if isinstance(self.views, ImageViews):
-                item = self.crops.crop(item, self._boxes(i, item.shape[:2]), resize_first=self.plain)
-            return i, item, []
-        if not isinstance(self.views, ImageViews):
-            return readable(len(self.source), i, self.source.load)
-        return readable(len(self.source), i, self._crops)
+            return i, self._prepare(i), []
+        return readable(len(self.source), i, self._prepare)
 
-    def _crops(self, i: int) -> Tensor:
-        """The crops of an image that is decoded once for all of them, no larger than they need."""
-        assert self.source.encoded is not None
-        boxes = functools.lru_cache(1)(lambda *shape: self._boxes(i, shape))  # its shape is known within `decode`
-        with self.source.encoded(i) as file:
-            picture = decode(file, lambda height, width: self.crops.reduction(boxes(height, width)))
-        return self.crops.crop(picture.pixels, boxes(*picture.shape) / picture.reduction, resize_first=self.plain)
-
-    def _boxes(self, i: int, shape: tuple[int, int]) -> NDArray[np.float64]:
-        return self.crops.plain_boxes(shape) if self.plain else self.crops.random_boxes(shape, i, self.seed, self.epoch)
-
-    @property
-    def crops(self) -> ImageViews:
-        assert isinstance(self.views, ImageViews)
-        return self.views
+    def _prepare(self, i: int) -> Any:
+        prepare = getattr(self.views, "prepare", None)
+        if prepare is None:
+            return self.source.load(i)
+        encoded = None if self.source.encoded is None else functools.partial(self.source.encoded, i)
+        return prepare(Item(i, self.seed, self.epoch, self.plain, functools.partial(self.source.load, i), encoded))
 
 
 def _to(data: Any, device: torch.device) -> Any:

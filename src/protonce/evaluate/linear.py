@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protonce.data.loader import Loader
-from protonce.data.views import CropViews
+from protonce.data.views import crop_views
 from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.evaluate import svm
@@ -79,7 +79,7 @@ def _augmented(task: Task, schedule: Schedule, rate: float, cells: int) -> Tenso
     """Scores (q, C) of the test images by a classifier that sees other crops of the training images in each epoch."""
     if task.run.own:
         raise UserError("--views augmented crops images, and this run has an encoder or views of its own; use cached")
-    loader = task.run.loader(task.train, views=CropViews(task.run.settings), view_seed=task.options.seed)
+    loader = task.run.loader(task.train, views=crop_views(task.run.settings), view_seed=task.options.seed)
     tested = task.run.loader(task.test)
     encoder = task.run.encoders[0].to(loader.device)
     codes = torch.from_numpy(task.codes(task.train))
@@ -112,7 +112,8 @@ def _fit_augmented(
         for epoch in range(done, schedule.epochs):
             step = torch.tensor([rate * schedule.rate(epoch)], device=loader.device)
             for samples in loader.train(order(len(loader), seed, epoch), epoch, schedule.batch_size, every=True):
-                features = encode(loader.views.train(samples)[0])
+                (view,) = loader.views.train(samples)
+                features = encode(view)
                 if classifier is None:
                     classifier = Regression.zero(1, len(task.classes), features.shape[1], loader.device)
                 classifier.step(features, codes[samples.index].to(features.device), step)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from protonce import randomness
 from protonce.data.loader import Loader
 from protonce.data.sources import Source
-from protonce.data.views import CropViews
+from protonce.data.views import crop_views
 from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.evaluate.regression import MOMENTUM, Schedule, order, top
@@ -96,7 +96,7 @@ def fine_tune(
         model.train()
         shuffled = order(len(loader), seed, epoch, "fine-tuning")
         for samples in loader.train(shuffled, epoch, schedule.batch_size, every=True):
-            view, _ = loader.views.train(samples)
+            (view,) = loader.views.train(samples)
             loss = F.cross_entropy(model(view), codes[samples.index].to(view.device))
             optimizer.zero_grad()
             loss.backward()
@@ -141,7 +141,7 @@ def _score(
     """Top-1 and top-5 of one draw."""
     options, settings = task.options, task.run.settings
     seed = randomness.key(options.seed, "draw", number) % 2**31
-    loader = task.run.loader(part, views=CropViews(settings), view_seed=seed)
+    loader = task.run.loader(part, views=crop_views(settings), view_seed=seed)
     model = fine_tune(
         task.run.encoders[0],
         loader,
