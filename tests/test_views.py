@@ -4,6 +4,7 @@ import dataclasses
 import io
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -325,6 +326,14 @@ def test_impossible_combinations_of_views_are_refused():
     for impossible in ({"tile_size": 6}, {"size": 8, "tile_size": 3}, {"size": 2}):
         with pytest.raises(ValueError, match="cannot be cut into 3 x 3 tiles"):
             ImageViews(s, [ViewSpec("a", tiles=3, **impossible)])
+
+
+def test_views_can_be_sent_to_a_worker():
+    """Where processes are spawned they are pickled."""
+    views = pickle.loads(pickle.dumps(ImageViews(settings(image_size=24), MULTI_CROP)))
+    array = smooth(200, 200)
+    expected = ImageViews(settings(image_size=24), MULTI_CROP).prepare(item(array))
+    assert all(torch.equal(a, b) for a, b in zip(views.prepare(item(array)), expected, strict=True))
 
 
 def test_crop_views_are_one_crop_that_may_be_flipped():

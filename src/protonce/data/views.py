@@ -231,7 +231,11 @@ class ImageViews:
         return (images - mean) / std
 
     def prepare(self, item: Item) -> tuple[Tensor, ...]:
-        """The crops of one large image, decoded once and no larger than they need; (3, s, s) uint8 per view."""
+        """The crops of one large image, (3, s, s) uint8 per view.
+
+        A JPEG is decoded once, at the smallest size from which no crop has to be enlarged. So the other views of an
+        image have no influence on where a crop lies, but on the size from which it is resized.
+        """
         sizes = [self.settings.image_size] if item.plain else [view.size for view in self._views]
         boxes = functools.cache(lambda *shape: self.boxes(item, shape))  # the shape is known within `decode`
         if item.encoded is None:
@@ -248,9 +252,9 @@ class ImageViews:
         sizes = np.array([shape])
         if item.plain:
             return centre_boxes(sizes, self.settings.plain_resize, self.settings.image_size)
-        draws = [item.uniform(f"{view.name} crop", 4 * TRIES)[None] for view in self._views]
-        drawn = [random_boxes(u, sizes, view.crop_scale) for u, view in zip(draws, self._views, strict=True)]
-        return np.concatenate(drawn)
+        return np.concatenate(
+            [random_boxes(item.uniform(f"{v.name} crop", 4 * TRIES), sizes, v.crop_scale) for v in self._views]
+        )
 
     def _random(self, samples: Samples, i: int) -> Tensor:
         view = self._views[i]
