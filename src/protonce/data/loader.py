@@ -1,6 +1,7 @@
 """Batches of samples, by index: small images from a memory map, everything else through worker processes."""
 
 import ctypes
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -87,7 +88,8 @@ class Loader:
                 squares = squares._replace(pixels=squares.pixels.to(self.device))
                 yield Samples(squares, index if plain else shown, self.seed, epoch)
             return
-        dataset = _Prepared(self.source, self.views, self.seed, epoch, plain)
+        source = dataclasses.replace(self.source, subset_of=None)  # all that workers need
+        dataset = _Prepared(source, self.views, self.seed, epoch, plain)
         loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=[index.tolist() for index in batches],

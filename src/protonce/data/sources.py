@@ -62,6 +62,8 @@ class Source:
     encoded: Callable[[int], BinaryIO] | None = None  # opens the encoded image, where there is one
     marks: Marks | None = None  # where an image may show several classes; then there are no `labels`
     lost: list[Skipped] = field(default_factory=list)  # items that were known before, and cannot be loaded any more
+    own: bool = False  # a data set object of the user's own: `identity` looks at some of its items only
+    subset_of: "tuple[Source, NDArray[np.int64]] | None" = None  # a source, and the positions of these in it
 
     def __len__(self) -> int:
         return len(self.names)
@@ -107,6 +109,8 @@ class Source:
             place=self.place,
             encoded=None if self.encoded is None else _Chosen(self.encoded, chosen),
             marks=None if self.marks is None else self.marks.of(chosen),
+            own=self.own,
+            subset_of=(self, chosen),
         )
 
 
@@ -243,6 +247,7 @@ def _from_items(items: Any, spec: str, content: str = "") -> Source:
         load=items.load,
         fingerprint=fingerprint_of((content + name, 0) for name in names),
         sizes=np.array([items.load(i).shape[:2] for i in range(len(items))], dtype=np.int64) if images else None,
+        own=not content,
     )
 
 
