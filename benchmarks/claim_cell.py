@@ -48,7 +48,7 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
     trained = time.perf_counter()
     run = _train(train, cell, out, results)
     trained = time.perf_counter() - trained
-    train_features, test_features = (run.features(run.loader(source)).numpy() for source in (train, test))
+    train_features, test_features = (run.features(source, "backbone")[0].numpy() for source in (train, test))
     row = score(cell["system"], torch.from_numpy(train_features), torch.from_numpy(test_features), train, test)
     assert train.labels is not None
     assert test.labels is not None
@@ -125,7 +125,7 @@ def clusters(run: Run, source: Source) -> list[dict[str, Any]]:
     warm = min(run.settings.warmup_epochs + 1, run.settings.epochs)  # epoch EPOCH begins with assignments/EPOCH
     moments = {"after warm-up": read_assignments(run.path, warm)}
     moments["at the end"] = [c.assignment.numpy().astype(np.int32) for c in run.prototypes]
-    nearest = nearest_other(run.embeddings(run.loader(source)))
+    nearest = nearest_other(*run.features(source, "momentum"))
     seen = []
     for when, assignments in moments.items():
         seen += [

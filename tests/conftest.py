@@ -68,6 +68,18 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def others(tmp_path_factory):
+    """Thirty test images in the classes of `photos`."""
+    folder = tmp_path_factory.mktemp("others")
+    rng = np.random.default_rng(1)
+    for slope in range(3):
+        (folder / f"slope{slope}").mkdir()
+        for i in range(10):
+            Image.fromarray(stripes(rng, slope)).save(folder / f"slope{slope}" / f"{i:02d}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def trained_once(photos, tmp_path_factory):
     """The folder of a finished run of three epochs, the first a warm-up. No test writes to it: it takes `trained`."""
     import protonce

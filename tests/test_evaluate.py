@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from protonce.compare import lead
-from protonce.encoder import build
 from protonce.errors import UserError
 from protonce.evaluate.clustering import ami
 from protonce.evaluate.knn import knn_accuracy, vote
@@ -71,31 +69,6 @@ def test_ami_is_scikit_learns():
     assert ami(points, labels) == pytest.approx(expected, abs=0.08)
     shuffled = list(np.random.default_rng(0).permutation(labels))
     assert ami(points, shuffled) == pytest.approx(0, abs=0.03)
-
-
-def test_features_are_the_querys_and_embeddings_the_twins(trained, photos):
-    """Which encoder: evaluation reads the query's backbone, prototypes live with the twin; both in eval mode."""
-    loader = trained.loader(photos)
-    state = load_file(trained.path / "encoder.safetensors")
-    (samples,) = loader.plain(48)
-    views = loader.views.plain(samples)
-    expected = {}
-    for name in ("query", "momentum"):
-        encoder = build(trained.settings).eval()
-        encoder.load_state_dict({k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")})
-        with torch.no_grad():
-            expected[name] = encoder.features(views), encoder(views)
-    torch.testing.assert_close(trained.features(loader), expected["query"][0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(trained.embeddings(loader), expected["momentum"][1], atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(expected["query"][0], expected["momentum"][0], atol=1e-4)
-    which, distance = trained.assign(photos)[1]
-    similarity = expected["momentum"][1] @ trained.prototypes[1].centroids.T
-    np.testing.assert_array_equal(which, similarity.argmax(dim=1).numpy())
-    np.testing.assert_allclose(distance, 1 - similarity.max(dim=1).values.numpy(), atol=1e-5)
-    embedding = trained.embed(photos)
-    np.testing.assert_allclose(embedding.features, expected["query"][0].numpy(), atol=1e-5)
-    np.testing.assert_array_equal(embedding.prototypes[1], which)
-    np.testing.assert_allclose(embedding.distances[1], distance, atol=1e-6)
 
 
 def test_evaluate_keeps_its_result(trained, capsys):

@@ -96,7 +96,7 @@ def test_every_signal_is_in_metrics_jsonl(trained):
 
 def test_the_last_line_is_about_the_momentum_features_of_the_end(trained, photos, monkeypatch):
     """By hand: the encoder that training left, and the clusters with which its last epoch began."""
-    embeddings = trained.embeddings(trained.loader(photos))
+    (embeddings,) = trained.features(photos, "momentum")
     last = trained.metrics[-1]
     assert last["effective_rank"] == pytest.approx(health.effective_rank(embeddings), rel=1e-4)
 

@@ -1,6 +1,5 @@
 """`protonce evaluate RUN PROTOCOL`: every protocol on a run, what is kept, what goes on, and what is refused."""
 
-import dataclasses
 import json
 import shutil
 
@@ -15,7 +14,7 @@ from conftest import SMALL, stripes
 from protonce.cli import main
 from protonce.data.sources import labels_like, open_source, random_order
 from protonce.errors import UserError
-from protonce.evaluate import frozen, knn, linear, lowshot, protocols, regression, semisup, svm
+from protonce.evaluate import knn, linear, lowshot, protocols, regression, semisup, svm
 from protonce.evaluate.information import ross
 from protonce.evaluate.options import PROTOCOLS
 from protonce.evaluate.protocols import evaluate
@@ -33,18 +32,6 @@ QUICK = {
     "clustering": {"starts": 2},
     "information": {},
 }
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    """Thirty test images in the classes of `photos`."""
-    folder = tmp_path_factory.mktemp("others")
-    rng = np.random.default_rng(1)
-    for slope in range(3):
-        (folder / f"slope{slope}").mkdir()
-        for i in range(10):
-            Image.fromarray(stripes(rng, slope)).save(folder / f"slope{slope}" / f"{i:02d}.png")
-    return folder
 
 
 @pytest.mark.parametrize("protocol", list(PROTOCOLS))
@@ -83,7 +70,7 @@ def test_few_shots_need_few_features(trained, others):
     assert sizes[0] <= 12
     assert sizes[1:] == [30]
     source, test = trained.source(), open_source(str(others))
-    train_x, test_x = (svm.unit(trained.features(trained.loader(s)).numpy()) for s in (source, test))
+    train_x, test_x = (svm.unit(trained.features(s, "backbone")[0].numpy()) for s in (source, test))
     marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
     members = [np.flatnonzero(column) for column in marks.T]
     for i, found in enumerate(result["metrics"]["accuracy@2"]["runs"]):
@@ -96,9 +83,7 @@ def test_knn_neighbours_are_chosen_without_the_test_images(trained, others):
     """By leave-one-out over the training images: a loop over them, in both spaces."""
     result = evaluate(trained, "knn", test=str(others), quiet=True)
     source = trained.source()
-    backbone, query, bank = frozen.frozen(
-        trained, source, ("backbone", "query", "momentum"), protocols.Steps(quiet=True)
-    )
+    backbone, query, bank = trained.features(source, "backbone", "query", "momentum")
     codes = np.array([int(label[-1]) for label in source.labels])
     for metric, known, asking in (("accuracy", backbone, backbone), ("momentum_accuracy", bank, query)):
         known, asking = (torch.nn.functional.normalize(x, dim=1).numpy() for x in (known, asking))
@@ -181,34 +166,6 @@ def test_an_image_left_out_is_not_its_own_neighbour():
     assert not (positions == torch.arange(300)[:, None]).any()
 
 
-def test_features_are_computed_once(trained, others, monkeypatch):
-    first = evaluate(trained, "knn", test=str(others), quiet=True)
-    assert (
-        len(list((trained.path / "features").glob("*.npy"))) == 5
-    )  # of the training images three kinds, of the test images two
-    monkeypatch.setattr(frozen, "_compute", None)
-    assert evaluate(load(trained.path), "knn", test=str(others), quiet=True) == first
-    evaluate(trained, "lowshot", test=str(others), quiet=True, **QUICK["lowshot"])  # from the same files
-
-
-def test_features_of_other_images_are_not_taken_for_theirs(trained, tmp_path):
-    """Other images of the same names and sizes, here noise in place of stripes, are encoded anew."""
-    rng = np.random.default_rng(3)
-    for name in ("stripes", "noise"):
-        for slope in range(3):
-            (tmp_path / name / f"slope{slope}").mkdir(parents=True)
-            for i in range(8):
-                image = stripes(rng, slope) if name == "stripes" else rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
-                Image.fromarray(image).save(tmp_path / name / f"slope{slope}" / f"{i}.bmp")
-    (tmp_path / "test").symlink_to(tmp_path / "stripes")
-    first = evaluate(trained, "knn", test=str(tmp_path / "test"), quiet=True)
-    (tmp_path / "test").unlink()
-    (tmp_path / "test").symlink_to(tmp_path / "noise")
-    second = evaluate(trained, "knn", test=str(tmp_path / "test"), quiet=True, again=False)
-    assert first["data"] == second["data"]
-    assert first["metrics"]["accuracy"] > second["metrics"]["accuracy"] + 0.3
-
-
 def test_classes_are_the_same_however_deep_their_folders_lie(trained, photos, tmp_path):
     """The test images have one of two branches of folders, or one class alone."""
     places = {"slope0": "lines/flat", "slope1": "lines/steep", "slope2": "upright/all"}
@@ -253,33 +210,6 @@ def test_other_items_without_names_have_not_been_seen(tmp_path):
         assignment = run.prototypes[0].assignment if seen else run.assign(Own(seed))[0][0]
         expected = mutual_info_score(Own(seed).labels, assignment)
         assert result["metrics"]["prototypes, k = 4; exact"] == pytest.approx(expected)
-
-
-def test_kept_features_are_the_encoders(trained, others):
-    source, steps = open_source(str(others)), protocols.Steps(quiet=True)
-    kinds = ("momentum", "backbone", "query")
-    fresh = frozen.frozen(trained, source, kinds, steps)
-    loader = trained.loader(source)
-    expected = [trained.embeddings(loader), trained.features(loader)]
-    again = frozen.frozen(load(trained.path), source, kinds, steps)
-    for i in range(3):
-        assert torch.equal(again[i], fresh[i])
-    for ours, theirs in zip(fresh[:2], expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
-    # Other images, or the same in another order, are other features.
-    turned = source.subset(np.arange(len(source))[::-1].copy())
-    (backward,) = frozen.frozen(trained, turned, ("backbone",), steps)
-    torch.testing.assert_close(backward.flip(0), fresh[1])
-    # Images that are prepared otherwise, too.
-    path = frozen._path(trained, source, "backbone")
-    for change in ({"image_size": 24}, {"plain_resize": 40}, {"mean": [0.5] * 3}, {"std": [0.5] * 3}):
-        other = load(trained.path)
-        other.settings = dataclasses.replace(trained.settings, **change)
-        assert frozen._path(other, source, "backbone") != path
-    # And other weights.
-    state = trained.path / "encoder.safetensors"
-    state.write_bytes(state.read_bytes()[:-4] + b"\0\0\0\0")
-    assert frozen._path(load(trained.path), source, "backbone") != frozen._path(trained, source, "backbone")
 
 
 @pytest.mark.parametrize(("protocol", "module"), [("lowshot", lowshot), ("semisup", semisup)])
@@ -459,7 +389,7 @@ def test_clustering_over_training_and_on_one_set(trained, others):
         assert curves["ami"][m] == pytest.approx(expected)
         final = adjusted_mutual_info_score(labels, trained.prototypes[m].assignment)
         assert result["metrics"][f"ami of the run's k = {trained.settings.clusters[m]}"] == pytest.approx(final)
-    points = torch.nn.functional.normalize(trained.features(trained.loader(trained.source())), dim=1)
+    points = torch.nn.functional.normalize(*trained.features(trained.source(), "backbone"), dim=1)
     found = result["metrics"]["ami (k = 6)"]["runs"]
     for start in range(2):
         clusters = k_means(points, 6, generator=generator(0, "ami", start), iterations=50, engine="faiss").assignment
@@ -503,7 +433,7 @@ def test_information_of_a_sample(trained):
     metrics, source = result["metrics"], trained.source()
     codes = np.array([int(label[-1]) for label in source.labels])
     chosen = np.sort(random_order(48, "information", 0)[:30])
-    embeddings = trained.embeddings(trained.loader(source))
+    (embeddings,) = trained.features(source, "momentum")
     assert metrics["features"] == pytest.approx(ross(embeddings[chosen], codes[chosen], 2), abs=1e-6)
     for k, c in zip(trained.settings.clusters, trained.prototypes, strict=True):
         assert metrics[f"prototypes, k = {k}; exact"] == pytest.approx(mutual_info_score(codes, c.assignment))
@@ -516,7 +446,7 @@ def test_information_of_a_sample(trained):
 
 def test_the_nearest_class_mean_and_chosen_costs(trained, others):
     source, test = trained.source(), open_source(str(others))
-    train_x, test_x = (svm.unit(trained.features(trained.loader(s)).numpy()) for s in (source, test))
+    train_x, test_x = (svm.unit(trained.features(s, "backbone")[0].numpy()) for s in (source, test))
     marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
     chosen = lowshot.draw([np.flatnonzero(column) for column in marks.T], 4, 0, 0)
     mean = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[4], draws=1, classifier="mean")
@@ -612,7 +542,7 @@ def test_linear_and_lowshot_of_several_classes(trained, voc):
             file.write_text(file.read_text().replace(f">{name}<", f">my {name}<"))
     result = evaluate(trained, "linear", train=spec, quiet=True)
     source, test = open_source(spec), open_source(spec, "test")
-    train_x, test_x = (svm.unit(trained.features(trained.loader(s)).numpy()) for s in (source, test))
+    train_x, test_x = (svm.unit(trained.features(s, "backbone")[0].numpy()) for s in (source, test))
     column = test.marks.values[:, 1]
     machine = LinearSVC(C=0.5, class_weight={True: 2, False: 1}, random_state=0, max_iter=2000)
     scores = machine.fit(train_x, source.marks.values[:, 1] == 1).decision_function(test_x)

@@ -161,7 +161,7 @@ def test_of_several_copies_the_first_is_the_pair():
 
 def test_the_hierarchy_of_a_run_is_its_prototypes(trained):
     source = trained.source()
-    embeddings = trained.embeddings(trained.loader(source))
+    (embeddings,) = trained.features(source, "momentum")
     found = levels(trained, embeddings)
     assert len(found) == 2
     assert found[0].parent is None
@@ -363,7 +363,7 @@ def test_the_page_knows_every_image_and_its_prototypes(page, trained):
 
 
 def trained_distance(run, m):
-    embeddings = run.embeddings(run.loader(run.source()))
+    (embeddings,) = run.features(run.source(), "momentum")
     return levels(run, embeddings)[m].distance
 
 
@@ -610,7 +610,7 @@ def test_the_commands(trained, tmp_path, capsys):
     assert main(["report", str(path), "--figures", str(tmp_path / "figures")]) == 0
     shown = capsys.readouterr()
     assert shown.out.strip() == str(path / "report.html")
-    assert "embeddings of 48 images" in shown.err
+    assert "features of 48 images" in shown.err
     assert main(["clusters", str(path), "--out", str(tmp_path / "out"), "--copy"]) == 0
     assert "48 images in the folders of their clusters" in capsys.readouterr().out
     copied = next((tmp_path / "out" / "0-k4").rglob("*.png"))

@@ -18,7 +18,7 @@ from protonce.compare import NEIGHBOURS, Row, pixels, score
 from protonce.data.sources import Source, open_source
 from protonce.encoder import build
 from protonce.errors import UserError
-from protonce.features import extract
+from protonce.features import WORDS, extract
 from protonce.files import write_whole
 from protonce.report.page import write_report
 from protonce.run import Run, load
@@ -155,7 +155,7 @@ def _keep(run: Run, row: Row, test: Source) -> None:
         "protocol": "comparison",
         "metrics": {"knn": row.knn, "ami": row.ami},
         "settings": {"k": NEIGHBOURS, "similarity": "cosine", "clusters": len(set(test.labels or []))},
-        "features": "pooled backbone features of the query encoder, plain views",
+        "features": WORDS["backbone"],
         "data": {"test": {"source": test.spec, "images": len(test), "fingerprint": test.fingerprint}},
     }
     write_whole(run.path / "evaluations" / "comparison.json", json.dumps(result, indent=2) + "\n")
@@ -163,14 +163,12 @@ def _keep(run: Run, row: Row, test: Source) -> None:
 
 def _rows(runs: dict[str, Run]) -> list[Row]:
     pcl = runs["pcl"]
-    train, test = pcl.loader("builtin", "train"), pcl.loader("builtin", "test")
-    untrained = build(pcl.settings).eval().to(train.device)
-    encoders = {
-        "raw-pixels": pixels,
-        "untrained": untrained.features,
-        **{name: run.encoders[0].to(train.device).features for name, run in runs.items()},
+    loaders = [pcl.loader("builtin", part) for part in ("train", "test")]
+    train, test = (loader.source for loader in loaders)
+    untrained = build(pcl.settings).eval().to(pcl.device)
+    features = {
+        "raw-pixels": [extract(pixels, loader) for loader in loaders],
+        "untrained": [extract(untrained.features, loader) for loader in loaders],
+        **{name: [run.features(s, "backbone")[0] for s in (train, test)] for name, run in runs.items()},
     }
-    return [
-        score(name, extract(encode, train), extract(encode, test), train.source, test.source)
-        for name, encode in encoders.items()
-    ]
+    return [score(name, known, tested, train, test) for name, (known, tested) in features.items()]

@@ -9,7 +9,7 @@ import importlib.util
 import json
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -32,10 +32,11 @@ from protonce.data.sources import Data, Source, open_source
 from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
-from protonce.features import extract
+from protonce.features import FeatureCache, Kind
 from protonce.files import csv_text, write_npz, write_whole
 from protonce.health import Verdict, verdict
 from protonce.kmeans import Engine
+from protonce.progress import Steps
 from protonce.prototypes import Prototypes, assign, parents
 
 PACKAGES = ("protonce", "torch", "torchvision", "timm", "lightning-fabric", "faiss-cpu", "numpy", "pillow")
@@ -229,13 +230,29 @@ class Run:
             )
         return source
 
-    def features(self, data: Loader) -> Tensor:
-        """Pooled features of the query encoder's backbone; (n, D)."""
-        return extract(self.encoders[0].to(data.device).features, data)
+    def features(self, data: Data, *kinds: Kind, steps: Steps | None = None) -> list[Tensor]:
+        """Features of each kind for every image of DATA; (n, D) each. Computed once and kept in RUN/features.
 
-    def embeddings(self, data: Loader, seen: Callable[[int], None] = lambda _: None) -> Tensor:
-        """V' = f_θ'(x): the momentum encoder's normalised embeddings, in which the prototypes live; (n, dim)."""
-        return extract(self.encoders[1].to(data.device), data, seen=seen)
+        Args:
+            data: images; the training part of a data set that has parts.
+            kinds: "backbone", pooled features of the query encoder's backbone, (n, feature_dim); "query" and
+                "momentum", the L2-normalised embeddings of f_θ and f_θ', (n, dim). Prototypes live among the latter.
+            steps: reports progress; None: nothing is printed.
+        """
+        source = open_source(data, "train", self.settings.seed)
+        return self.feature_cache.get(source, kinds, steps or Steps(quiet=True))
+
+    @property
+    def feature_cache(self) -> FeatureCache:
+        """The cache in RUN/features. It keeps nothing for an encoder or views of the user's own."""
+        s = self.settings
+        return FeatureCache(
+            folder=None if self.own or self._views is not None else self.path / "features",
+            encoder_hash=self.encoder_hash,
+            preparation=json.dumps([s.image_size, s.plain_resize, s.mean, s.std]),
+            encoders=lambda: self.encoders,
+            loader=self.loader,
+        )
 
     def assign(self, data: Data) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """For each granularity: the nearest prototype of each image, and the cosine distance to it.
@@ -243,7 +260,7 @@ class Run:
         k-means compares with the means before they are normalised, so a few training images may be nearest to
         another prototype than the one in `run.prototypes[m].assignment`.
         """
-        return self._assign(self.embeddings(self.loader(data)))
+        return self._assign(*self.features(data, "momentum"))
 
     def _assign(self, embeddings: Tensor) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         found = [assign(embeddings, c) for c in self.prototypes]
@@ -251,15 +268,13 @@ class Run:
 
     def embed(self, data: Data) -> Embedding:
         """Features, prototypes and distances of every image of DATA."""
-        loader = self.loader(data)
-        query, twin = (encoder.to(loader.device) for encoder in self.encoders)
-        # One pass for both, so that every image is decoded once.
-        both = extract(lambda x: torch.cat([query.features(x), twin(x)], dim=1), loader)  # (n, D + dim)
-        features, embeddings = both.split([query.feature_dim, self.settings.dim], dim=1)
-        assigned = self._assign(embeddings) if self.has_prototypes else []
+        source = open_source(data, "train", self.settings.seed)
+        kinds: list[Kind] = ["backbone", "momentum"] if self.has_prototypes else ["backbone"]
+        features, *embeddings = self.features(source, *kinds)
+        assigned = self._assign(*embeddings) if self.has_prototypes else []
         return Embedding(
-            names=loader.source.names,
-            features=features.contiguous().numpy(),
+            names=source.names,
+            features=features.numpy(),
             prototypes=[which for which, _ in assigned],
             distances=[distance for _, distance in assigned],
         )

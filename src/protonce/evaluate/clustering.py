@@ -11,8 +11,8 @@ from protonce import randomness
 from protonce.errors import UserError
 from protonce.evaluate import agreement
 from protonce.evaluate.agreement import Table
-from protonce.evaluate.frozen import WORDS
 from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.features import WORDS
 from protonce.kmeans import Engine, k_means
 from protonce.run import Run, read_assignments
 

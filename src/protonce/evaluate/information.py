@@ -8,8 +8,8 @@ from torch import Tensor
 
 from protonce.data.sources import random_order
 from protonce.evaluate.agreement import entropy, mutual_information, table
-from protonce.evaluate.frozen import WORDS
 from protonce.evaluate.task import Metrics, Outcome, Task
+from protonce.features import WORDS
 from protonce.prototypes import assign
 
 NEIGHBOURS = 3

@@ -12,10 +12,9 @@ from protonce.data.views import crop_views
 from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.evaluate import svm
-from protonce.evaluate.frozen import WORDS, Unchanged
 from protonce.evaluate.regression import Regression, Schedule, best_rate, choose_rate, fit, order, standardise, top
 from protonce.evaluate.task import Metrics, Outcome, Task
-from protonce.features import extract
+from protonce.features import WORDS, Unchanged, extract
 
 
 def protocol(task: Task) -> Outcome:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from protonce import randomness
 from protonce.errors import UserError
 from protonce.evaluate import svm
-from protonce.evaluate.frozen import WORDS, is_kept
 from protonce.evaluate.svm import Floats
 from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.features import WORDS
 
 
 def draw(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: int) -> NDArray[np.int64]:
@@ -88,7 +88,7 @@ def protocol(task: Task) -> Outcome:
 
 def _features_of(task: Task, drawn: NDArray[np.int64]) -> Floats:
     """Unit features of the images that were drawn; no others are encoded without need."""
-    if 2 * len(drawn) >= len(task.train) or is_kept(task.run, task.train, "backbone"):
+    if 2 * len(drawn) >= len(task.train):
         features = task.features(task.train, "backbone")[0][torch.from_numpy(drawn)]
     else:
         features = task.features(task.train.subset(drawn), "backbone")[0]

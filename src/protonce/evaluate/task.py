@@ -13,7 +13,7 @@ from protonce.data import named
 from protonce.data.sources import Source
 from protonce.errors import UserError
 from protonce.evaluate.drafts import Drafts
-from protonce.evaluate.frozen import Kind, frozen
+from protonce.features import Kind
 from protonce.progress import Steps
 from protonce.run import Run
 
@@ -33,7 +33,7 @@ class Task:
 
     def features(self, source: Source, *kinds: Kind) -> list[Tensor]:
         """Frozen features of each kind; (n, D) each."""
-        return frozen(self.run, source, kinds, self.steps)
+        return self.run.features(source, *kinds, steps=self.steps)
 
     @property
     def several(self) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from protonce.data.sources import Data, Source
 from protonce.errors import UserError
@@ -42,30 +43,32 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
         raise UserError(f"the run {against.path} has not ended; continue it with --resume")
     names, labels = run.images
     n = len(names)
-    source = embeddings = None
+    sample = draw(n, scatter.POINTS)
+    source = shown = embeddings = backbone = None
     missing = "" if run.finished else "the run has not ended; continue it with --resume"
     try:
         source = run.source(data)
+        shown = source if len(sample) == n else source.subset(sample)  # on the map
         if run.finished:
-            loader, _ = run.loader(source), run.encoders  # what is missing is said before the bar begins
-            with steps.doing(f"embeddings of {n:,} images", n) as seen:
-                embeddings = run.embeddings(loader, seen)
+            embeddings, backbone = _features(run, source, shown, steps)
     except UserError as error:
         if data is not None:
             raise
         missing = str(error)
     hierarchy = levels(run, embeddings)
-    sample = draw(n, scatter.POINTS)
     odd: list[tuple[int, float]] = []
     pairs: list[tuple[int, int, float]] = []
     places: dict[str, Floats] = {}
-    if source is not None and embeddings is not None:
+    if shown is not None and embeddings is not None and backbone is not None:
         worst, distance = outliers(hierarchy)
         odd = list(zip(worst[:ODD].tolist(), distance[:ODD].tolist(), strict=True))
         pairs = alike(embeddings, hierarchy[0], ODD)
+        maps = {
+            name: backbone if r is run else r.features(shown, "backbone", steps=steps)[0]
+            for name, r in titled(run, against).items()
+        }
         with steps.doing(f"map of {len(sample):,} images" + (", for two runs" if against else "")):
-            shown = source.subset(sample)
-            found = {name: scatter.tsne(r.features(r.loader(shown))) for name, r in titled(run, against).items()}
+            found = {name: scatter.tsne(features) for name, features in maps.items()}
         places = {name: xy for name, xy in found.items() if xy is not None}
         missing = "" if len(places) == len(found) else "all images look alike to the encoder, so there is no map"
     pictured = np.empty(0, dtype=np.int64)
@@ -73,6 +76,15 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
         first = [*sample, *(i for i, _ in odd), *(i for i, j, _ in pairs for i in (i, j))]
         pictured = choose(n, hierarchy, np.array(first, dtype=np.int64))
     return Content(run, names, labels, missing, source, hierarchy, against, odd, pairs, sample, places, pictured)
+
+
+def _features(run: Run, source: Source, shown: Source, steps: Steps) -> tuple[Tensor, Tensor]:
+    """Momentum embeddings of all images, (n, dim), and backbone features of those on the map, (s, D)."""
+    if shown is source:
+        embeddings, backbone = run.features(source, "momentum", "backbone", steps=steps)  # in one pass
+        return embeddings, backbone
+    # Backbone features of all images would be large: 10 GB for ImageNet.
+    return run.features(source, "momentum", steps=steps)[0], run.features(shown, "backbone", steps=steps)[0]
 
 
 def titled(run: Run, against: Run | None) -> dict[str, Run]:

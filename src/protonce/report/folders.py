@@ -44,8 +44,7 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
     if source.sizes is None:
         raise UserError(f"the items of {run.path} are not images; there is nothing to put into folders")
     steps = Steps(quiet)
-    with steps.doing(f"embeddings of {len(source):,} images", len(source)) as seen:
-        hierarchy = levels(run, run.embeddings(run.loader(source), seen))
+    hierarchy = levels(run, *run.features(source, "momentum", steps=steps))
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
