@@ -1,7 +1,7 @@
 """One cell of the claim's study: train, score on images no training saw, look at the clusters, keep a JSON."""
 
-import dataclasses
 import json
+import math
 import statistics
 import sys
 import time
@@ -67,7 +67,7 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
         # All epochs, those before an interruption too, and what was done around them.
         "wall_seconds": sum(m["seconds"] for m in run.metrics) + time.perf_counter() - began - trained,
         "health": run.health.words,
-        "resolved": dataclasses.asdict(run.settings) | {"init": cell["settings"].get("init", "")},
+        "resolved": run.config["settings"] | {"init": cell["settings"].get("init", "")},
         "git": run.config["git"],
     }
 
@@ -85,11 +85,11 @@ def _train(source: Source, cell: dict[str, Any], out: Path, results: Path) -> Ru
 
 def own_seconds(run: Run) -> float:
     """Time in training, without what was clustered for the record only: medians, as other work may slow an epoch."""
-    s = run.settings
+    warmup = run.options.get("warmup_epochs", math.inf)  # MoCo has none: it never needs clusters
     phases: dict[bool, list[float]] = {True: [], False: []}
     for record in run.metrics:
-        for_the_record = s.method == "moco" or record["epoch"] <= s.warmup_epochs
-        extra = record["cluster_seconds"] + record["features_seconds"]
+        for_the_record = record["epoch"] <= warmup
+        extra = record.get("cluster_seconds", 0.0) + record["features_seconds"]
         phases[for_the_record].append(record["seconds"] - for_the_record * extra)
     return sum(len(seconds) * statistics.median(seconds) for seconds in phases.values() if seconds)
 
@@ -122,7 +122,8 @@ def clusters(run: Run, source: Source) -> list[dict[str, Any]]:
     labels = np.array(source.labels)
     kinds = np.array([label.split("/")[0] for label in source.labels or []])
     looks = appearance(source)
-    warm = min(run.settings.warmup_epochs + 1, run.settings.epochs)  # epoch EPOCH begins with assignments/EPOCH
+    epochs = run.settings.epochs
+    warm = min(run.options.get("warmup_epochs", epochs // 2) + 1, epochs)  # epoch EPOCH begins with assignments/EPOCH
     moments = {"after warm-up": read_assignments(run.path, warm)}
     moments["at the end"] = [c.assignment.numpy().astype(np.int32) for c in run.prototypes]
     nearest = nearest_other(*run.features(source, "momentum"))

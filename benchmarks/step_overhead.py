@@ -17,16 +17,19 @@ import numpy as np
 import torch
 
 from benchmarks.timing import parser, publish
-from protonce import methods
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
+from protonce.context import Context, Progress
 from protonce.data import builtin
 from protonce.data.loader import Loader
 from protonce.data.sources import open_source
 from protonce.data.views import ImageViews
-from protonce.encoder import build, encode_shuffled
+from protonce.encoder import build
 from protonce.features import extract
-from protonce.methods.pcl import Batch
+from protonce.methods.base import Batch, Setup
+from protonce.methods.registry import find, part
+from protonce.momentum import encode_keys
+from protonce.prototypes import cluster
 from protonce.randomness import generator
 
 T = TypeVar("T")
@@ -44,20 +47,25 @@ def main() -> None:
     recipe, others, n, side, goal = SIZES[options.encoder]
     repeats = options.repeats
 
-    settings = Settings.from_mapping({**read_recipe(recipe), **others, "device": "cpu"}, "the benchmark")
-    s = resolve(settings, DataSize(n, side), Machine("cpu", bfloat16=False, faiss=True, cores=options.threads))
+    entry = find("pcl")
+    common, own = part({**read_recipe(recipe), **others, "device": "cpu"}, entry, "the benchmark")
+    machine = Machine("cpu", bfloat16=False, faiss=True, cores=options.threads)
+    s = resolve(Settings(**common), DataSize(n, side), machine)
     loader = Loader(open_source(images(n, side)), ImageViews(s))
-    method = methods.make(s, build(s), n)
-    optimizer = torch.optim.SGD(method.query.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4)
+    network = build(s)
+    network.splits = s.bn_splits
+    context = Context(s.seed, s.batch_size, s.bn_splits)
+    system = entry.system(Setup(network, s, entry.options(**own).resolve(s, n), context, n))
+    optimizer = torch.optim.SGD(system.query.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4)
 
-    features, extracting = timed(lambda: extract(method.momentum.eval(), loader))
-    prototypes, clustering = timed(lambda: method.cluster(0, features))
-    method.train()
+    features, extracting = timed(lambda: extract(system.momentum.eval(), loader))
+    prototypes, clustering = timed(lambda: cluster(features, s))
+    system.train()
 
     times: dict[str, list[float]] = defaultdict(list)
 
     @contextmanager
-    def part(name: str) -> Iterator[None]:
+    def timing(name: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
         times[name].append(time.perf_counter() - began)
@@ -66,22 +74,21 @@ def main() -> None:
         if turn == 2:  # the first two warm up
             times.clear()
         order = torch.randperm(n, generator=generator(0, "order", turn))[: s.batch_size]
-        with part("step"):
-            with part("batch and views"):
+        with timing("step"):
+            with timing("batch and views"):
                 (samples,) = loader.train(order, turn, s.batch_size)
                 query, key = loader.views.train(samples)
-                batch = Batch(query, key, samples.index, turn, turn)
-            loss, _ = method.m_step(batch, prototypes)
+                batch = Batch((query, key), samples.index, Progress(turn, 0, n // s.batch_size, repeats + 2))
+            loss, _ = system.m_step(batch, prototypes)
             optimizer.zero_grad()
             loss.backward()
-            with part("optimizer"):
+            with timing("optimizer"):
                 optimizer.step()
-            with part("twin"):
-                method.after_step()
-        with part("encoder"):
-            v = method.query(query, s.bn_splits)
-            with torch.no_grad():
-                encode_shuffled(method.momentum, key, s.bn_splits, generator(0, "x", turn), method.ranks, s.batch_size)
+            with timing("twin"):
+                system.after_step(batch.progress)
+        with timing("encoder"):
+            v = system.query(query)
+            encode_keys(system.momentum, key, context, generator(0, "x", turn))
             v.backward(torch.ones_like(v))
 
     seconds = {name: statistics.median(values) for name, values in times.items()}

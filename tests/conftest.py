@@ -24,6 +24,25 @@ SMALL = {  # a training that takes seconds
 }
 
 
+def make_system(method="pcl", encoder=None, ranks=None, size=(48, 20), **values):
+    """A system as training builds it, with small settings, for n images of a side."""
+    from protonce.assembly import _context
+    from protonce.auto import DataSize, Machine, resolve
+    from protonce.config import Settings
+    from protonce.encoder import build
+    from protonce.methods import registry
+    from protonce.methods.base import Setup
+    from protonce.ranks import Ranks
+
+    entry = registry.find(method)
+    small = {name: value for name, value in SMALL.items() if name != "recipe"}
+    common, options = registry.part({**small, **values, "method": entry.name}, entry, "the test")
+    settings = resolve(Settings(**common), DataSize(*size), Machine("cpu", bfloat16=False, faiss=True, cores=1))
+    encoder = encoder or build(settings)
+    context = _context(settings, encoder, ranks or Ranks())
+    return entry.system(Setup(encoder, settings, entry.options(**options).resolve(settings, size[0]), context, size[0]))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     import torch

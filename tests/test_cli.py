@@ -14,6 +14,7 @@ import pytest
 from conftest import SMALL
 from protonce.cli import main
 from protonce.config import Settings
+from protonce.methods.options import PCLOptions
 
 HEAVY = ("torch", "timm", "sklearn", "faiss", "numpy", "PIL", "rich", "matplotlib", "bokeh", "jinja2")
 
@@ -69,16 +70,17 @@ def small(*more):
 
 def test_every_setting_reaches_the_training(photos, tmp_path, monkeypatch):
     """Each by itself, from the command line: none is taken for an argument of `protonce.train`."""
-    from protonce import training
+    from protonce import api
 
     class Reached(Exception):
         pass
 
-    def reached(data, out, recipe, resume, settings, *rest):
-        raise Reached(settings)
+    def reached(request, *rest):
+        raise Reached({**request.settings, **({"method": request.method} if request.method else {})})
 
-    monkeypatch.setattr(training, "prepare", reached)
-    for field in dataclasses.fields(Settings):
+    monkeypatch.setattr(api, "prepare", reached)
+    fields = [*dataclasses.fields(Settings), *dataclasses.fields(PCLOptions)]
+    for field in fields:
         *_, other = get_args(field.type) if get_origin(field.type) is Literal else ["1"]
         option = f"--{field.name.replace('_', '-')}"
         with pytest.raises(Reached) as found:
@@ -156,7 +158,7 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
         (["train", "PHOTOS", "--out", "OUT", "--recipe", "pcl-v9"], "no recipe 'pcl-v9'"),
         (["train", "PHOTOS", "--out", "OUT", "--backbone", "resnet81"], "no backbone 'resnet81'"),
         (["train", "PHOTOS", "--out", "OUT", "--init", "nowhere.pth"], "--init nowhere.pth does not exist"),
-        (["train", "PHOTOS", "--out", "OUT", "--device", "cuda"], "device cuda is not there"),
+        (["train", "PHOTOS", "--out", "OUT", "--device", "cuda"], "device cuda is not available"),
         (["train", "PHOTOS", "--out", "OUT", "--precision", "16"], "precision 16 needs a GPU"),
         (["train", "PHOTOS", "--out", "OUT", "--batch-size", "4000"], "there are 48 images"),
         (["train", "PHOTOS", "--out", "OUT", "--bn-splits", "9", "--batch-size", "16"], "choose at most 8"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ import yaml
 from protonce.auto import DataSize, Machine, choose_recipe, resolve
 from protonce.config import Settings, read_config, read_recipe, recipes
 from protonce.errors import UserError
+from protonce.methods.registry import SYSTEMS, find, part, part_recipe
 
 CPU = Machine("cpu", bfloat16=True, faiss=True, cores=4)
 GPU = Machine("cuda", bfloat16=True, faiss=True, cores=16)
@@ -31,7 +33,8 @@ IMAGENET = DataSize(1_281_167, 400)
         ({"jitter": [0.4, 0.4, 0.4]}, "setting jitter has 3 numbers; it takes 4"),
         ({"jitter": [0.4, 0.4, 0.4, 0.6]}, "hue is at most 0.5"),
         ({"crop_scale": [0.9, 0.2]}, "the smaller first"),
-        ({"twin_momentum": 1.5}, "must be at most 1"),
+        ({"sgd_momentum": 1.5}, "must be at most 1"),
+        ({"lr": 0.1, "lr_final": 0.2}, "lr_final is 0.2, above lr 0.1"),
     ],
 )
 def test_a_bad_setting_is_refused_in_one_sentence(values, words):
@@ -52,14 +55,26 @@ def test_numbers_as_people_write_them():
     assert resolve(Settings(clusters=[80, 20, 40]), DataSize(1000, 32), CPU).clusters == [20, 40, 80]
 
 
+def chosen(values, data, machine, method="pcl"):
+    """Settings and options of a system in one, as `auto` resolves them."""
+    entry = find(method)
+    common, options = part(values, entry, "the test")
+    settings = resolve(Settings(**common), data, machine)
+    return SimpleNamespace(**{**vars(settings), **vars(entry.options(**options).resolve(settings, data.n))})
+
+
 def test_every_setting_is_documented():
-    for field in dataclasses.fields(Settings):
-        assert len(field.metadata["help"]) > 10, field.name
+    for fields in (Settings, *(entry.options for entry in SYSTEMS.values())):
+        for field in dataclasses.fields(fields):
+            assert len(field.metadata["help"]) > 10, field.name
 
 
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_is_valid(name):
-    Settings.from_mapping(read_recipe(name), name)
+    recipe = read_recipe(name)
+    chosen(recipe, DataSize(100_000, 64), CPU, str(recipe.get("method", "pcl")))
+    for entry in SYSTEMS.values():  # and serves any other system as well
+        chosen(part_recipe(recipe, entry), DataSize(100_000, 64), CPU, entry.name)
 
 
 def test_the_papers_recipes():
@@ -76,23 +91,22 @@ def test_the_papers_recipes():
         "jitter_p": 0.8, "blur_p": 0.5, "blur_sigma": [0.1, 2.0],
     }  # fmt: skip
     for name, own in (("pcl-v1", v1), ("pcl-v2", v2)):
-        settings = Settings.from_mapping(read_recipe(name), name)
+        recipe, resolved = read_recipe(name), chosen(read_recipe(name), IMAGENET, GPU)
         for key, value in {**common, **own}.items():
-            assert getattr(settings, key) == value, (name, key)
-        resolved = resolve(settings, IMAGENET, GPU)
-        for key in {**common, **own}:
-            assert getattr(resolved, key) == getattr(settings, key), "nothing of the paper's is resolved away"
-    drops = Settings.from_mapping(read_recipe("pcl-v1"), "pcl-v1")
+            assert recipe[key] == value, (name, key)
+            assert getattr(resolved, key) == value, "nothing of the paper's is resolved away"
+    drops = chosen(read_recipe("pcl-v1"), IMAGENET, GPU)
     assert [share * drops.epochs for share in drops.drops] == [120, 160]
 
 
 def test_auto_is_the_papers_at_imagenets_size():
-    resolved = resolve(Settings(), IMAGENET, GPU)
+    resolved = chosen({}, IMAGENET, GPU)
     assert resolved.clusters == [25000, 50000, 100000]
     assert (resolved.negatives, resolved.queue) == (16000, 16000)
     assert (resolved.warmup_epochs, resolved.twin_momentum, resolved.prototype_weight) == (20, 0.999, 1.0)
     assert (resolved.batch_size, resolved.image_size, resolved.plain_resize) == (256, 224, 256)
     assert (resolved.bn_splits, resolved.stem) == (4, "standard")
+    assert (resolved.record_every, resolved.epochs) == (10, 200)
 
 
 def test_the_table_in_the_docs_is_what_auto_chooses():
@@ -102,21 +116,21 @@ def test_the_table_in_the_docs_is_what_auto_chooses():
     sizes = [int(row[0].replace(",", "")) for row in rows[2:]]
     assert sizes == [100, 1000, 10_000, 100_000, 1_280_000]
     for n, row in zip(sizes, rows[2:], strict=True):
-        resolved = resolve(Settings(epochs=200), DataSize(n, 500), GPU)
-        chosen = [getattr(resolved, name) for name in names]
-        assert row[1:] == [", ".join(map(str, c)) if isinstance(c, list) else str(c) for c in chosen], n
+        resolved = chosen({"epochs": 200}, DataSize(n, 500), GPU)
+        found = [getattr(resolved, name) for name in names]
+        assert row[1:] == [", ".join(map(str, c)) if isinstance(c, list) else str(c) for c in found], n
 
 
 def test_short_training_warms_up_for_half_of_it_and_its_twin_follows_fast():
-    short = resolve(Settings(epochs=40), DataSize(3000, 32), CPU)  # 23 steps an epoch
+    short = chosen({"epochs": 40}, DataSize(3000, 32), CPU)  # 23 steps an epoch
     assert (short.warmup_epochs, short.twin_momentum, short.queue) == (20, 0.9, short.batch_size)
-    assert resolve(Settings(epochs=1), DataSize(3000, 32), CPU).warmup_epochs == 0
+    assert chosen({"epochs": 1}, DataSize(3000, 32), CPU).warmup_epochs == 0
 
 
 @pytest.mark.parametrize("n", [8, 9, 20, 60, 500, 3000, 50_000])
 def test_auto_is_sensible_at_every_size(n):
-    resolved = resolve(Settings(), DataSize(n, 32), CPU)
-    assert "auto" not in [v for v in dataclasses.asdict(resolved).values() if isinstance(v, str)]
+    resolved = chosen({}, DataSize(n, 32), CPU)
+    assert "auto" not in [v for v in vars(resolved).values() if isinstance(v, str)]
     assert resolved.clusters == sorted(resolved.clusters)
     assert 1 < resolved.clusters[0] <= resolved.clusters[-1] <= n
     assert resolved.queue <= max(n / 4, 1)

@@ -13,6 +13,7 @@ from protonce.data import builtin
 from protonce.encoder import build
 from protonce.evaluate.knn import knn_accuracy
 from protonce.features import extract
+from protonce.methods import registry
 
 # Mean grey of each of the 30 classes, seed 0.
 CLASS_MEANS = [
@@ -78,13 +79,20 @@ def test_the_demo_has_the_settings_of_the_study_and_says_what_it_found():
     knn, ami = (summary["leads"]["moco"][score] for score in ("knn", "ami"))
     told = {"seeds": knn["seeds"], "knn": knn["positive"], "ami": ami["positive"]}
     assert told == demo.STUDY
-    recipe = dataclasses.asdict(config.Settings.from_mapping(config.read_recipe("demo"), "demo"))
+    recipe = settings_of("pcl", config.read_recipe("demo"))
     only_pcls = {"clusters", "prototype_weight", "ramp_epochs", "warmup_epochs"}
     for system, settings in summary["chosen"].items():
         asked = {**config.read_recipe(settings["recipe"]), **{k: v for k, v in settings.items() if k != "recipe"}}
-        for name, value in dataclasses.asdict(config.Settings.from_mapping(asked, "study")).items():
+        for name, value in settings_of("pcl", asked).items():
             if system == "pcl" or name not in only_pcls:
                 assert recipe[name] == value, (system, name)
+
+
+def settings_of(method, values):
+    """Settings and options of a system, with the defaults of those that are not named."""
+    entry = registry.find(method)
+    common, options = registry.part(values, entry, "the test")
+    return {**dataclasses.asdict(config.Settings(**common)), **dataclasses.asdict(entry.options(**options))}
 
 
 def test_the_demo_leaves_other_folders_alone(tmp_path):

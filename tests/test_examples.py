@@ -66,7 +66,7 @@ def commands():
 def test_readme_commands_are_understood():
     assert len(commands()) >= 4
     for command in commands():
-        _parser().parse_args(command)
+        _parser("pcl").parse_args(command)
 
 
 def test_readme_commands_for_own_images_run(photos, tmp_path, monkeypatch, small_recipe):

@@ -14,7 +14,6 @@ import protonce
 from conftest import SMALL, stripes
 from protonce import health
 from protonce.errors import UserError
-from protonce.journal import Journal
 from protonce.prototypes import Prototypes, e_step
 
 
@@ -85,9 +84,10 @@ def test_every_signal_is_in_metrics_jsonl(trained):
             assert len(line[name]) == len(line["clusters"]) == 2
         assert len(line["agreement"]) == (0 if line["epoch"] == 1 else 2)
         # log(r + 1): once the queue is full, each query sees all of it but its own keys.
-        assert math.log(2) < line["instance_chance"] <= math.log(1 + trained.settings.queue)
+        assert math.log(2) < line["instance_chance"] <= math.log(1 + trained.options["queue"])
         assert line["information"] == pytest.approx(line["instance_chance"] - line["instance"], abs=1e-5)
-        assert line["prototype_chance"] == pytest.approx((math.log(4) + math.log(8)) / 2, abs=1e-5)
+        if "prototype" in line:
+            assert line["prototype_chance"] == pytest.approx((math.log(4) + math.log(8)) / 2, abs=1e-5)
     saved = [np.load(trained.path / "assignments" / f"{e:04d}.npz")["assignment_1"] for e in (2, 3)]
     assert lines[2]["agreement"][1] == pytest.approx(normalized_mutual_info_score(*saved), abs=1e-5)
     assert lines[2]["smallest_cluster"][1] == np.bincount(saved[1]).min()
@@ -101,9 +101,8 @@ def test_the_last_line_is_about_the_momentum_features_of_the_end(trained, photos
     assert last["effective_rank"] == pytest.approx(health.effective_rank(embeddings), rel=1e-4)
 
     seen = []
-    monkeypatch.setattr(health, "after_m_step", lambda v, clusters, logs: seen.append((v, clusters)) or {})
+    monkeypatch.setattr(health, "after_m_step", lambda v, clusters: seen.append((v, clusters)) or {})
     monkeypatch.setattr(health, "after_e_step", lambda v, clusters, *rest: seen.append((v, clusters)) or {})
-    monkeypatch.setattr(Journal, "_warn", lambda self: None)
     monkeypatch.setattr(protonce.Run, "health", health.Verdict("healthy", ""))
     protonce.train(photos, trained.path.parent / "again", epochs=3, warmup_epochs=1, quiet=True, **SMALL)
     (before, clusters), (after, same) = seen[-2:]
@@ -117,7 +116,7 @@ def test_runs_of_before_health_are_not_judged(trained, tmp_path):
     (tmp_path / "config.yaml").write_text((trained.path / "config.yaml").read_text())
     old = {"epoch": 1, "loss": 2.0, "instance": 2.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(old) + "\n" + json.dumps(trained.metrics[-1]) + "\n")
-    assert protonce.load(tmp_path).health.state == health.verdict(trained.metrics[-1:], 16).state
+    assert protonce.load(tmp_path).health.state == health.verdict(trained.metrics[-1:], trained.terms, 16).state
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +175,9 @@ def test_a_diverging_run_is_called_diverging(pictures, tmp_path):
     assert "the loss has grown since epoch" in run.health.words
 
 
+TERMS = ("instance", "prototype")
+
+
 def record(epoch, instance, rank=20.0, **more):
     counts = {"clusters": [4], "cluster_entropy": [0.9], "smallest_cluster": [3], "largest_cluster": [9]}
     other = {"agreement": [0.5], "bound_before": 1.0, "bound_after": 0.9, "prototype_chance": 1.4}
@@ -195,15 +197,35 @@ def record(epoch, instance, rank=20.0, **more):
         ([record(1, 4.95)], "idle", "nothing learnt yet"),
         ([record(1, 5.2)], "idle", "a larger lr"),
         ([record(1, 4.0), record(2, 3.0), record(3, 3.6)], "diverging", "since epoch 2"),
-        ([record(1, 4.0), record(2, 3.0), record(3, 3.4)], "healthy", "with loss 3.40 (guessing: 5.00)"),
+        ([record(1, 4.0), record(2, 3.0), record(3, 3.4)], "healthy", "instance loss 3.40 (chance level 5.00)"),
         ([record(1, 4.99, rank=1.01)], "collapsed", "this may pass"),
         ([record(1, 3.0, cluster_entropy=[0.5])], "healthy", "very uneven"),
     ],
 )
 def test_words(records, state, words):
-    found = health.verdict(records, dim=128)
+    found = health.verdict(records, TERMS, dim=128)
     assert found.state == state
     assert words in found.words
+
+
+@pytest.mark.parametrize(
+    ("ranks", "state", "words"),
+    [
+        ((20.0, 18.0), "healthy", "similarity loss -0.90; effective rank 18 of 128"),
+        ((20.0, 1.01), "collapsed", "effective rank 1.01 of 128"),
+    ],
+)
+def test_a_loss_without_a_chance_level_is_judged_by_the_rank(ranks, state, words):
+    """As that of BYOL; epochs that were not clustered have no rank, and the last that was counts."""
+    lines = [record(e, 0.0, rank=rank) for e, rank in zip((1, 5), ranks, strict=True)] + [{"epoch": 6}]
+    lines = [{**line, "loss": -0.9, "similarity": -0.9} for line in lines]
+    found = health.verdict(
+        [{k: v for k, v in line.items() if "instance" not in k} for line in lines], ["similarity"], 128
+    )
+    assert found.state == state
+    assert words in found.words
+    assert health.information({"similarity": -0.9}, ["similarity"]) == {}
+    assert health.information({"loss": -0.9}, []) == {}
 
 
 def test_a_run_with_prototypes_alone_is_judged_by_their_term_after_warm_up():
@@ -211,10 +233,10 @@ def test_a_run_with_prototypes_alone_is_judged_by_their_term_after_warm_up():
     later = [{**record(e, 0.0), "prototype": loss} for e, loss in ((2, 1.0), (3, 1.1), (4, 1.3))]
     for line in later:
         del line["instance"]
-    assert health.verdict([warm, *later[:2]], dim=128).state == "healthy"
-    found = health.verdict([warm, *later], dim=128)
+    assert health.verdict([warm, *later[:2]], TERMS, dim=128).state == "healthy"
+    found = health.verdict([warm, *later], TERMS, dim=128)
     assert found.state == "diverging"
-    assert "its prototype is told from the others with loss 1.30 (guessing: 1.40)" in found.words
+    assert "prototype loss 1.30 (chance level 1.40)" in found.words
     assert "since epoch 2" in found.words
 
 

@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_mutual_info_score, mutual_info_score
 from sklearn.svm import LinearSVC
 
 from conftest import SMALL, stripes
+from protonce.api import train
 from protonce.cli import main
 from protonce.data.sources import labels_like, open_source, random_order
 from protonce.errors import UserError
@@ -22,7 +23,6 @@ from protonce.importing import import_encoder
 from protonce.kmeans import k_means
 from protonce.randomness import generator
 from protonce.run import load, read_assignments
-from protonce.training import train
 
 QUICK = {
     "knn": {},

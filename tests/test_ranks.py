@@ -13,7 +13,7 @@ import torch
 import protonce
 from conftest import SMALL
 from protonce.errors import UserError
-from two_ranks import CASES, m_step
+from two_ranks import CASES, exchange, m_step
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 OPTIONS = [f"--{name.replace('_', '-')}={str(value).strip('[]').replace(' ', '')}" for name, value in SMALL.items()]
@@ -39,6 +39,7 @@ def two_ranks(tmp_path_factory):
     assert process.returncode == 0, errors
     for case in CASES:
         m_step(out, *case)
+    exchange(out)
     return out
 
 
@@ -59,6 +60,15 @@ def test_two_ranks_compute_what_one_does(two_ranks, batch_size, norm, queries):
         for m in range(2):
             assert torch.equal(two["prototypes"][m], one["prototypes"][m])
     assert all(torch.equal(a, b) for a, b in zip(first["statistics"], second["statistics"], strict=True))
+
+
+def test_gathered_rows_and_sums_carry_gradients_back(two_ranks):
+    """A loss over all rows, on ranks of 4 and 3 rows, has the gradient it has in one process."""
+    first, second, one = (torch.load(two_ranks / f"exchange-rank{r}.pt") for r in ("0of2", "1of2", "0of1"))
+    for two in (first, second):
+        torch.testing.assert_close(two["loss"], one["loss"])
+        torch.testing.assert_close(two["gradient"], one["gradient"])
+    assert one["gradient"].abs().min() > 0
 
 
 @pytest.fixture(scope="module")

@@ -251,7 +251,7 @@ def test_curves_are_the_lines_of_metrics_and_ami_is_that_of_the_kept_assignments
     loss = {line.name: line for line in found["loss"].lines}
     assert list(loss["instance"].y) == [r["instance"] for r in records]
     assert list(loss["prototype"].x) == [2, 3]  # the first epoch is a warm-up
-    assert list(loss["prototype, by guessing"].y) == [r["prototype_chance"] for r in records[1:]]
+    assert list(loss["prototype, chance level"].y) == [r["prototype_chance"] for r in records[1:]]
     assert [line.name for line in found["concentration"].lines] == ["k = 4", "k = 8"]
     for m, line in enumerate(found["ami"].lines):
         expected = [adjusted_mutual_info_score(labels, read_assignments(trained.path, e)[m]) for e in (1, 2, 3)]

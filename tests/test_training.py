@@ -17,199 +17,26 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightning_fabric import Fabric
 from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
 import protonce
 from conftest import SMALL
-from protonce import checkpoints, methods, training
+from protonce import assembly, checkpoints
 from protonce import run as run_folder
-from protonce.auto import DataSize, Machine, resolve
-from protonce.config import Settings
 from protonce.data.loader import Loader
-from protonce.data.sources import open_source
-from protonce.data.views import ImageViews
-from protonce.encoder import build, encode_shuffled
+from protonce.devices import ScaledPrecision
+from protonce.encoder import build
 from protonce.errors import UserError
-from protonce.losses import proto_nce
-from protonce.methods.pcl import PCL, Batch
-from protonce.prototypes import concentration
-from protonce.ranks import Ranks
-from protonce.training import learning_rate
-
-
-def small_settings(**values):
-    base = {**{k: v for k, v in SMALL.items() if k != "recipe"}, **values}
-    return resolve(Settings(**base), DataSize(48, 20), Machine("cpu", bfloat16=False, faiss=True, cores=1))
-
-
-def batch_of(n=16, epoch=0, step=0):
-    generator = torch.Generator().manual_seed(step)
-    query, key = (torch.randn(n, 3, 16, 16, generator=generator) for _ in range(2))
-    return Batch(query, key, torch.arange(n), epoch, step)
-
-
-def test_one_epoch_is_algorithm_1():
-    """The loop of the paper, written out here with plain operations, ends at the same weights."""
-    settings = small_settings(
-        warmup_epochs=0, twin_momentum=0.9, queue=20, negatives=3, prototype_weight=0.5, alpha=2.0
-    )
-    encoder = build(settings)
-    method = methods.make(settings, encoder, n=48).train()
-    optimizer = torch.optim.SGD(method.query.parameters(), lr=0.1)
-
-    theta = build(settings).train()  # the same draw
-    theta_ = build(settings).train()  # θ' = θ
-    features = torch.nn.functional.normalize(torch.randn(48, 16, generator=torch.Generator().manual_seed(5)), dim=1)
-    prototypes = method.e_step(0, lambda: features)
-    again = methods.make(settings, build(settings), n=48).e_step(0, lambda: features)
-    assert all(torch.equal(a.centroids, b.centroids) for a, b in zip(prototypes, again, strict=True))
-
-    for c in prototypes:
-        phi = concentration(features, c.means, c.assignment, settings.tau, alpha=2.0)
-        torch.testing.assert_close(c.concentration, phi)
-
-    keys, owners = torch.zeros(20, 16), torch.full((20,), -1)
-    place = 0
-    for step in range(3):
-        batch = batch_of(step=step)
-        loss, logs = method.m_step(batch, prototypes)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        method.after_step()
-
-        v = theta(batch.query, settings.bn_splits)
-        with torch.no_grad():
-            shuffle = protonce.randomness.generator(settings.seed, "shuffle", 0, step)
-            v_ = encode_shuffled(theta_, batch.key, settings.bn_splits, shuffle, Ranks(), 16)
-        for key, owner in zip(v_, batch.index, strict=True):
-            keys[place], owners[place] = key, owner
-            place = (place + 1) % 20
-        mask = (owners[None] == batch.index[:, None]) | (owners == -1)[None]
-        draw = protonce.randomness.generator(settings.seed, "negatives", 0, step)
-        expected = proto_nce(
-            v,
-            v_,
-            keys.clone(),
-            prototypes,
-            batch.index,
-            tau=settings.tau,
-            mask=mask,
-            candidates=[None, torch.randperm(8, generator=draw)[:3]],  # 4 prototypes <= r + 1 = 4; of 8 three
-            weight=0.5,
-        ).loss
-        torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-        assert logs["loss"] == loss
-        theta.zero_grad()
-        expected.backward()
-        with torch.no_grad():
-            for p, p_ in zip(theta.parameters(), theta_.parameters(), strict=True):
-                p -= 0.1 * p.grad  # θ = SGD(L, θ)
-                p_.copy_(0.9 * p_ + 0.1 * p)  # θ' = 0.9 θ' + 0.1 θ
-    for ours, theirs in ((method.query, theta), (method.momentum, theta_)):
-        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
-
-
-@pytest.mark.parametrize("queue", [40, 16])
-def test_both_views_in_turn_are_the_mean_of_two_losses(queue):
-    """The second turn has the views exchanged and draws of its own; the negatives are the newest keys of both."""
-    settings = small_settings(queries="both", warmup_epochs=0, queue=queue, negatives=3, prototype_weight=0.5)
-    method = methods.make(settings, build(settings), n=48).train()
-    features = torch.nn.functional.normalize(torch.randn(48, 16, generator=torch.Generator().manual_seed(5)), dim=1)
-    prototypes, batch = method.e_step(0, lambda: features), batch_of()
-    loss, logs = method.m_step(batch, prototypes)
-    loss.backward()
-
-    theta, theta_ = build(settings).train(), build(settings).train()
-    shuffle = protonce.randomness.generator(settings.seed, "shuffle", 0, 0)
-    draw = protonce.randomness.generator(settings.seed, "negatives", 0, 0)
-    first = theta(batch.query, settings.bn_splits)
-    second = theta(batch.key, settings.bn_splits)
-    with torch.no_grad():
-        of_first = encode_shuffled(theta_, batch.key, settings.bn_splits, shuffle, Ranks(), 16)
-        of_second = encode_shuffled(theta_, batch.query, settings.bn_splits, shuffle, Ranks(), 16)
-    keys = torch.cat([of_first, of_second])[-queue:]
-    own = torch.arange(len(keys))[None] % 16 == torch.arange(16)[:, None]
-    losses = []
-    for v, v_ in ((first, of_first), (second, of_second)):
-        drawn = [None, torch.randperm(8, generator=draw)[:3]]
-        options = {"tau": settings.tau, "mask": own, "candidates": drawn, "weight": 0.5}
-        losses.append(proto_nce(v, v_, keys, prototypes, batch.index, **options).loss)
-    expected = (losses[0] + losses[1]) / 2
-    expected.backward()
-    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
-    for ours, theirs in zip(method.query.parameters(), theta.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-3)
-    chance = math.log(1 + len(keys) - len(keys) // 16)  # guessing among one's own key and the others'
-    assert float(logs["instance_chance"]) == pytest.approx(chance)
-
-
-def test_the_encoder_alone_is_computed_in_half_precision(photos):
-    """Not the plain views that the E-step shows it: they are those of every other pass."""
-    settings, seen = small_settings(), []
-
-    class Spy(nn.Module):
-        def forward(self, x):
-            seen.append(("encoder", torch.is_autocast_enabled("cpu")))
-            return x.flatten(1)[:, :16]
-
-    class Views(ImageViews):
-        def plain(self, samples):
-            seen.append(("views", torch.is_autocast_enabled("cpu")))
-            return super().plain(samples)
-
-    method = methods.make(settings, build(settings), n=48)
-    method.momentum, method.autocast = Spy(), lambda: torch.autocast("cpu", torch.bfloat16)
-    loader = Loader(open_source(photos), Views(settings), seed=0, workers=0, device="cpu")
-    assert training._momentum_features(method, loader, Ranks()).shape == (48, 16)
-    assert seen == [("views", False), ("encoder", True)]
-
-
-def test_the_prototype_term_grows_over_the_ramp():
-    settings = small_settings(warmup_epochs=2, ramp_epochs=3, prototype_weight=2.0)
-    method = methods.make(settings, build(settings), n=48)
-    assert [method.weight(epoch) for epoch in range(2, 8)] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
-    at_once = methods.make(small_settings(warmup_epochs=2, prototype_weight=2.0), build(settings), n=48)
-    assert [at_once.weight(epoch) for epoch in (2, 3)] == [2.0, 2.0]
-
-    features = torch.nn.functional.normalize(torch.randn(48, 16), dim=1)
-    prototypes = method.cluster(2, features)
-    loss, logs = method.m_step(batch_of(epoch=3), prototypes)
-    torch.testing.assert_close(loss, logs["instance"] + 1.0 * logs["prototype"])
-
-
-def test_every_setting_of_the_e_step_is_handed_on(monkeypatch):
-    from protonce.methods import pcl
-
-    seen = []
-    monkeypatch.setattr(pcl, "e_step", lambda features, clusters, **options: seen.append(options) or [])
-    settings = small_settings(
-        alpha=3.0,
-        concentration="fixed",
-        kmeans_iterations=7,
-        kmeans_starts=2,
-        kmeans_points=30,
-        kmeans_init="warm",
-        kmeans_engine="torch",
-    )
-    method = methods.make(settings, build(settings), 48)
-    method.set_extra_state([torch.ones(4, 16)])
-    method.cluster(0, torch.zeros(48, 16))
-    (options,) = seen
-    assert options.pop("generator") is not None
-    (start,) = options.pop("init")
-    assert torch.equal(start, torch.ones(4, 16))
-    expected = {"tau": 0.2, "alpha": 3.0, "estimate": False, "iterations": 7, "starts": 2, "sample": 30}
-    assert options == {**expected, "engine": "torch"}
+from protonce.methods.pcl import PCL
 
 
 def test_each_step_gets_both_views_of_its_own_images_anew_in_each_epoch(photos, tmp_path, monkeypatch):
     batches = []
-    m_step = methods.PCL.m_step
-    monkeypatch.setattr(methods.PCL, "m_step", lambda self, b, state: batches.append(b) or m_step(self, b, state))
+    m_step = PCL.m_step
+    monkeypatch.setattr(PCL, "m_step", lambda self, b, state: batches.append(b) or m_step(self, b, state))
     run = protonce.train(photos, tmp_path / "r", epochs=2, quiet=True, **SMALL)
     loader = run.loader(photos)
     assert len(batches) == 6
@@ -217,39 +44,26 @@ def test_each_step_gets_both_views_of_its_own_images_anew_in_each_epoch(photos, 
         order = torch.randperm(48, generator=protonce.randomness.generator(0, "order", epoch))
         for step, samples in enumerate(loader.train(order, epoch, 16)):
             batch = batches[3 * epoch + step]
-            query, key = loader.views.train(samples)
             assert torch.equal(batch.index, order[16 * step : 16 * step + 16])
-            assert torch.equal(batch.query, query)
-            assert torch.equal(batch.key, key)
-            assert (batch.epoch, batch.step) == (epoch, step)
+            assert all(torch.equal(a, b) for a, b in zip(batch.views, loader.views.train(samples), strict=True))
+            assert (batch.progress.epoch, batch.progress.step) == (epoch, step)
+            assert (batch.progress.done, batch.progress.total) == (3 * epoch + step, 6)
+            assert batch.labels is None
     assert not torch.equal(batches[0].index, batches[3].index)
 
 
-def test_a_system_that_does_not_cluster_asks_for_no_features():
-    def features():
-        raise AssertionError("the pass over the data was made")
-
-    encoder = build(small_settings())
-    assert methods.make(small_settings(method="moco"), encoder, 48).e_step(5, features) is None
-    assert methods.make(small_settings(terms="instance"), encoder, 48).e_step(5, features) is None
-    pcl = methods.make(small_settings(warmup_epochs=2), encoder, 48)
-    assert pcl.e_step(1, features) is None
-    with pytest.raises(AssertionError):
-        pcl.e_step(2, features)
-
-
 @pytest.mark.parametrize(
-    ("terms", "warmup", "expected"),
+    ("settings", "expected"),
     [
-        ("instance", 0, ["instance", "instance"]),
-        ("prototypes", 0, ["prototype", "prototype"]),
-        ("prototypes", 1, ["instance", "prototype"]),
-        ("both", 0, ["instance+prototype", "instance+prototype"]),
-        ("both", 1, ["instance", "instance+prototype"]),
+        ({"method": "moco"}, ["instance", "instance"]),
+        ({"terms": "prototypes", "warmup_epochs": 0}, ["prototype", "prototype"]),
+        ({"terms": "prototypes", "warmup_epochs": 1}, ["instance", "prototype"]),
+        ({"terms": "both", "warmup_epochs": 0}, ["instance+prototype", "instance+prototype"]),
+        ({"terms": "both", "warmup_epochs": 1}, ["instance", "instance+prototype"]),
     ],
 )
-def test_the_five_rows_of_appendix_a_are_settings(photos, tmp_path, terms, warmup, expected):
-    protonce.train(photos, tmp_path / "r", epochs=2, terms=terms, warmup_epochs=warmup, quiet=True, **SMALL)
+def test_the_five_rows_of_appendix_a_are_settings(photos, tmp_path, settings, expected):
+    protonce.train(photos, tmp_path / "r", epochs=2, quiet=True, **settings, **SMALL)
     lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     assert ["+".join(t for t in ("instance", "prototype") if t in line) for line in lines] == expected
 
@@ -332,8 +146,8 @@ def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(photos, tmp_path, 
     whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
     save = checkpoints.save
 
-    def save_and_stop(folder, epoch, method, optimizer, precision, begun=None):
-        save(folder, epoch, method, optimizer, precision, begun)
+    def save_and_stop(folder, epoch, parts, begun=None):
+        save(folder, epoch, parts, begun)
         if begun is not None and (epoch, begun.step) == stop_after:
             raise KeyboardInterrupt
 
@@ -366,7 +180,7 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number
     assert process.returncode == code
     (stopped,) = re.findall(r"stopped after step (\d+) of epoch (\d+); --resume goes on from there", said)
     checkpoint = checkpoints.load(out / "checkpoints")
-    assert (checkpoint["begun"].step, checkpoint["epoch"] + 1) == tuple(map(int, stopped))
+    assert (checkpoint["begun"]["step"], checkpoint["epoch"] + 1) == tuple(map(int, stopped))
     assert "Traceback" not in said
 
 
@@ -462,9 +276,7 @@ def test_resume_before_the_first_checkpoint_still_starts_from_the_weights(traine
 def test_e_step_features_are_the_twins_in_eval_mode(photos, tmp_path, monkeypatch):
     """And the optimizer has the settings' rate, momentum and decay."""
     seen = []
-    from protonce import training
-
-    e_step = methods.PCL.e_step
+    e_step = PCL.e_step
 
     def look(self, epoch, features):
         (samples,) = loader[0].plain(48)
@@ -483,11 +295,11 @@ def test_e_step_features_are_the_twins_in_eval_mode(photos, tmp_path, monkeypatc
     monkeypatch.setattr(
         torch.optim.SGD, "step", lambda self, *a: groups.append({**self.param_groups[0], "params": 0}) or step(self, *a)
     )
-    monkeypatch.setattr(methods.PCL, "e_step", look)
-    monkeypatch.setattr(training, "Loader", lambda *a, **k: loader.append(Loader(*a, **k)) or loader[0])
+    monkeypatch.setattr(PCL, "e_step", look)
+    monkeypatch.setattr(assembly, "Loader", lambda *a, **k: loader.append(Loader(*a, **k)) or loader[0])
     settings = {**SMALL, "sgd_momentum": 0.8, "weight_decay": 0.01, "lr": 0.5, "epochs": 2, "warmup_epochs": 0}
     protonce.train(photos, tmp_path / "r", quiet=True, **settings)
-    assert seen == [0, 1]
+    assert seen == [0, 1, 2], "two epochs, and the prototypes of the run"
     assert {(g["momentum"], g["weight_decay"]) for g in groups} == {(0.8, 0.01)}
     expected = [0.25 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]
     assert [g["lr"] for g in groups] == pytest.approx(expected)
@@ -497,12 +309,12 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_epochs(photos, tmp_p
     m_step = PCL.m_step
 
     def diverge(self, batch, state):
-        loss, logs = m_step(self, batch, state)
-        bad = math.inf if (batch.epoch, batch.step) == (1, 1) else 1.0
-        return loss * bad, {**logs, "loss": logs["loss"] * bad}
+        loss, terms = m_step(self, batch, state)
+        bad = math.inf if batch.progress.done == 4 else 1.0
+        return loss * bad, terms
 
     monkeypatch.setattr(PCL, "m_step", diverge)
-    words = r"no finite number any more, by step 3 of 3 of epoch 2; start a new run with a smaller lr"
+    words = r"the loss became NaN or infinite by step 3 of 3 of epoch 2; start a new run with a smaller lr"
     with pytest.raises(UserError, match=words):
         protonce.train(photos, tmp_path / "r", epochs=3, quiet=True, **SMALL)
     assert checkpoints.load(tmp_path / "r" / "checkpoints")["epoch"] == 1
@@ -593,7 +405,7 @@ def test_identical_images_train(tmp_path, capsys):
     """Nothing to tell apart: one cluster, said once, and a finite loss."""
     images = np.full((40, 16, 16), 90, dtype=np.uint8)
     run = protonce.train(images, tmp_path / "r", epochs=2, warmup_epochs=0, **SMALL)
-    assert capsys.readouterr().err.count("8 clusters were asked for, the images give 1") == 1
+    assert capsys.readouterr().err.count("requested 8 clusters but found only 1 distinct features") == 1
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["clusters"] == [1, 1]
     assert all(math.isfinite(line["loss"]) for line in lines)
@@ -640,22 +452,13 @@ def test_own_data_views_and_encoder(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_schedules():
-    step = Settings(schedule="step", lr=0.03, epochs=200)
-    assert [learning_rate(step, e) for e in (0, 119, 120, 159, 160, 199)] == pytest.approx(
-        [0.03, 0.03, 0.003, 0.003, 0.0003, 0.0003]
-    )
-    cosine = Settings(schedule="cosine", lr=0.03, epochs=200)
-    assert [learning_rate(cosine, e) for e in (0, 100, 200)] == pytest.approx([0.03, 0.015, 0.0])
-
-
 def test_progress_says_the_time_left_and_how_to_halve_it(monkeypatch, capsys):
     from protonce import progress
 
     clock = iter(range(0, 100000, 5))
     monkeypatch.setattr(progress.time, "perf_counter", lambda: float(next(clock)))
     reporter = progress.Reporter()
-    reporter.begin(epochs=40, steps=100)
+    reporter.begin(terms=(), epochs=40, steps=100)
     with reporter:
         reporter.clustering(0)
         reporter.clustered()
@@ -735,3 +538,24 @@ def test_a_run_does_not_resume_on_other_images(photos, tmp_path, monkeypatch):
         file.unlink()
     with pytest.raises(UserError, match="are not the same"):
         protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, resume=True, **SMALL)
+
+
+def test_scaled_gradients_are_unscaled_before_a_system_sees_them(photos, tmp_path, monkeypatch):
+    """Without an encoder in half precision the run is the same: the scale is a power of two."""
+    settings = {**SMALL, "epochs": 2, "warmup_epochs": 1, "quiet": True, "clip_gradients": 0.5}
+    norms = []
+
+    class Look(PCL):
+        def after_backward(self, progress):
+            norms.append(torch.cat([p.grad.flatten() for p in self.query.parameters()]).norm())
+
+    plain = protonce.train(photos, tmp_path / "plain", method=Look, **settings)
+    scaled = Fabric(accelerator="cpu", devices=1, plugins=[ScaledPrecision("16-mixed", "cpu")])
+    monkeypatch.setattr(assembly, "launch", lambda *_: scaled)
+    half = protonce.train(photos, tmp_path / "half", method=Look, **settings)
+    assert len(norms) == 12
+    torch.testing.assert_close(norms[:6], norms[6:])
+    torch.testing.assert_close(
+        load_file(plain.path / "encoder.safetensors"), load_file(half.path / "encoder.safetensors")
+    )
+    assert checkpoints.load(half.path / "checkpoints")["precision"]["scale"] == 65536.0

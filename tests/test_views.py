@@ -22,14 +22,15 @@ from protonce.data.loader import Loader
 from protonce.data.pictures import decode
 from protonce.data.sources import open_source
 from protonce.data.views import TWO_VIEWS, ImageViews, Item, Samples, ViewSpec, crop_views
+from protonce.methods.registry import find, part
 
 CPU = Machine("cpu", bfloat16=False, faiss=False, cores=1)
 UNCHANGED = {"jitter_p": 0.0, "grey_p": 0.0, "blur_p": 0.0, "mean": [0.0] * 3, "std": [1.0] * 3}
 
 
 def settings(recipe="pcl-v2", **changes):
-    values = {**read_recipe(recipe), "clusters": [4], "batch_size": 16, **changes}
-    return resolve(Settings.from_mapping(values, "test"), DataSize(1000, 48), CPU)
+    common, _ = part({**read_recipe(recipe), "clusters": [4], "batch_size": 16, **changes}, find("pcl"), "test")
+    return resolve(Settings(**common), DataSize(1000, 48), CPU)
 
 
 def squares(n, side=16):

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 import protonce
 from conftest import SMALL
 from protonce.errors import UserError
-from protonce.preparation import prepare
+from protonce.preparation import Request, prepare
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
 from protonce.weights import start_from
@@ -124,11 +124,10 @@ def test_timm_weights_that_cannot_be_had_are_one_sentence(tmp_path, monkeypatch)
 
 def test_weights_for_images_of_one_size_bring_it_along(photos, tmp_path):
     """A ViT's places are for one size; a ResNet takes the images as they come."""
-    own = {"own_encoder": False, "own_views": False}
     for name, size in (("vit_tiny_patch16_224", 224), ("resnet10t", 20)):
-        given = {"init": f"timm:{name}"}
-        plan = prepare(str(photos), tmp_path / name, None, False, given, own, Reporter(quiet=True), Ranks())
-        assert plan.resolved.image_size == size
+        request = Request(str(photos), tmp_path / name, settings={"init": f"timm:{name}"})
+        plan = prepare(request, Reporter(quiet=True), Ranks())
+        assert plan.settings.image_size == size
 
 
 def test_training_starts_from_a_run_and_takes_its_architecture(trained, photos, tmp_path, capsys):

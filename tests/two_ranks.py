@@ -1,4 +1,4 @@
-"""One M-step on as many ranks as torchrun starts; each leaves its loss, gradients and queue in a file.
+"""One M-step on as many ranks as torchrun starts; each leaves its loss, gradients and state in a file.
 
 torchrun --nproc-per-node 2 tests/two_ranks.py OUT
 """
@@ -11,12 +11,11 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
-from protonce import methods
-from protonce.auto import DataSize, Machine, resolve
-from protonce.config import Settings
-from protonce.devices import OWN_BUFFERS
-from protonce.encoder import build
-from protonce.methods.pcl import Batch
+from conftest import make_system
+from protonce.context import Context, Progress
+from protonce.devices import DDP
+from protonce.encoder import Encoder
+from protonce.methods.base import Batch
 from protonce.ranks import Ranks
 
 CASES = [  # batch size, which 2 need not divide, norm, and which views are queries
@@ -33,47 +32,67 @@ def backbone(norm, seed):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def m_step(out, batch_size, norm, queries):
-    """The same batch and the same prototypes whatever the number of ranks; each rank takes its part."""
-    sizes = {"queue": 40, "dim": 8, "batch_size": batch_size, "clusters": [4, 8]}
-    asked = Settings(**sizes, bn_splits=2, negatives=3, tau=0.2, queries=queries)
-    settings = resolve(asked, DataSize(48, 8), Machine("cpu", bfloat16=False, faiss=False, cores=1))
+def launch():
     ranks = Ranks()
-    strategy = DDPStrategy(**OWN_BUFFERS) if ranks.size > 1 else "auto"
+    strategy = DDPStrategy(**DDP) if ranks.size > 1 else "auto"
     fabric = Fabric(accelerator="cpu", devices=ranks.here, strategy=strategy)
     if ranks.size > 1:
         ranks.meet("gloo")
         fabric.launch()
-    method = methods.make(settings, build(settings, backbone(norm, seed=ranks.rank), torch.zeros(2, 3, 8, 8)), n=48)
-    method.ranks = ranks
-    ranks.copy_first(v for v in method.state_dict().values() if isinstance(v, torch.Tensor))  # of rank 0's seed
-    inner = method.query
-    method.query = fabric.setup_module(inner)
+    return ranks, fabric
+
+
+def m_step(out, batch_size, norm, queries):
+    """The same batch and the same prototypes whatever the number of ranks; each rank takes its part."""
+    ranks, fabric = launch()
+    encoder = Encoder(backbone(norm, seed=ranks.rank), 8, "mlp", 8)
+    sizes = {"queue": 40, "dim": 8, "batch_size": batch_size, "clusters": [4, 8], "kmeans_engine": "torch"}
+    options = {"bn_splits": 2, "negatives": 3, "tau": 0.2, "queries": queries, "warmup_epochs": 0}
+    system = make_system("pcl", encoder, ranks, (48, 8), **sizes, **options)
+    ranks.copy_first(v for v in system.state_dict().values() if isinstance(v, torch.Tensor))  # of rank 0's seed
+    wrapped = fabric.setup_module(system)  # the whole system at once
 
     draw = torch.Generator().manual_seed(1)
     views = torch.randn(2, batch_size, 3, 8, 8, generator=draw)
     features = nn.functional.normalize(torch.randn(48, 8, generator=draw), dim=1)
-    prototypes = method.cluster(0, features if ranks.first else torch.zeros(0))  # rank 0 alone clusters
-    index = torch.arange(batch_size)
-    batch = Batch(*(ranks.part(x) for x in (views[0], views[1], index)), epoch=0, step=0)
+    prototypes = system.e_step(0, lambda: features if ranks.first else torch.zeros(0))  # rank 0 alone clusters
+    index, progress = torch.arange(batch_size), Progress(0, 0, 3, 1)
+    batch = Batch(tuple(ranks.part(x) for x in views), ranks.part(index), progress)
 
-    loss, logs = method.m_step(batch, prototypes)
+    loss, terms = wrapped(batch, prototypes)
     weight = len(batch.index) * ranks.size / batch_size
     fabric.backward(loss * weight)
-    method.after_step()
+    system.after_step(progress)
+    statistics = [b for b in system.buffers() if b.is_floating_point() and b.ndim == 1]
+    ranks.average(statistics)
+    logs = {name: torch.stack([t.loss.detach(), t.accuracy, t.chance]) for name, t in terms.items()}
     ranks.average(logs.values(), weight)
     state = {
         "logs": logs,
-        "gradients": {name: p.grad for name, p in inner.named_parameters()},
-        "queue": method.queue.state_dict(),
+        "gradients": {name: p.grad for name, p in system.query.named_parameters()},
+        "queue": system.queue.state_dict(),
         "prototypes": [c.centroids for c in prototypes],
-        "statistics": [b for b in method.momentum.buffers() if b.is_floating_point()],
+        "statistics": statistics,
         "features": ranks.gather(ranks.part(torch.arange(7.0)), 7),
     }
     torch.save(state, Path(out) / f"{norm}-{queries}-{batch_size}-rank{ranks.rank}of{ranks.size}.pt")
+
+
+def exchange(out):
+    """A loss of the whole batch through `gather` and `sum`, of 7 rows, and its gradient in the rows of each rank."""
+    ranks, _ = launch()
+    rows = ranks.part(torch.randn(7, 3, generator=torch.Generator().manual_seed(2))).requires_grad_(True)
+    context = Context(batch_size=7, ranks=ranks)
+    whole = context.gather(rows)  # (7, 3)
+    pairs = (whole @ whole.T).logsumexp(dim=1).sum()
+    moment = context.sum(rows.T @ rows).square().sum()
+    ((pairs + moment) / ranks.size).backward()  # each rank has the whole loss, and gradients are summed here
+    found = {"loss": (pairs + moment).detach(), "gradient": ranks.gather(rows.grad, 7)}
+    torch.save(found, Path(out) / f"exchange-rank{ranks.rank}of{ranks.size}.pt")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in CASES:
         m_step(sys.argv[1], *case)
+    exchange(sys.argv[1])

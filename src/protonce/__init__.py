@@ -9,16 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from protonce.api import train as train
     from protonce.config import Settings as Settings
     from protonce.errors import UserError as UserError
     from protonce.run import Run as Run
     from protonce.run import load as load
-    from protonce.training import train as train
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "train": "protonce.training",
+    "train": "protonce.api",
     "load": "protonce.run",
     "Run": "protonce.run",
     "Settings": "protonce.config",

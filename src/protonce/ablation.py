@@ -9,19 +9,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from protonce.api import train
 from protonce.errors import UserError
 from protonce.evaluate.options import SemisupOptions
 from protonce.evaluate.protocols import evaluate, parted
 from protonce.evaluate.task import labels_of
 from protonce.files import write_whole
+from protonce.methods import registry
+from protonce.methods.options import PCLOptions
 from protonce.paper import ABLATION
-from protonce.preparation import prepare
+from protonce.preparation import Request, prepare
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
-from protonce.training import train
 
 ROWS: dict[str, dict[str, object]] = {  # what each row of the paper's table changes
-    "instance only": {"terms": "instance"},
+    "instance only": {"method": "moco"},
     "proto only (w/o warm-up)": {"terms": "prototypes", "warmup_epochs": 0},
     "proto only (w/ warm-up)": {"terms": "prototypes"},
     "instance + proto (w/o warm-up)": {"terms": "both", "warmup_epochs": 0},
@@ -76,7 +78,7 @@ def run_ablation(
     rows: list[Row] = []
     for name, varied in ROWS.items():
         Console(stderr=True, quiet=quiet, highlight=False, markup=False).print(name)
-        run = train(data, out / FOLDERS[name], resume=True, quiet=quiet, **{**settings, **varied})
+        run = train(data, out / FOLDERS[name], resume=True, quiet=quiet, **_row_settings(settings, varied))
         tuned = evaluate(run, "semisup", test=test, quiet=quiet, again=False, shares=[share], draws=draws)
         linear = evaluate(run, "linear", test=test, quiet=quiet, again=False)
         fine_tuning = tuned["metrics"][f"{metric}@{100 * share:g}%"]
@@ -88,23 +90,29 @@ def run_ablation(
     return rows
 
 
+def _row_settings(settings: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a row: of those that all rows are given what its system has."""
+    entry = registry.find(str(varied.get("method", "pcl")))
+    shared = {name: value for name, value in settings.items() if name not in PCLOptions.names()}
+    return {**shared, **registry.part_recipe(settings, entry), **varied, "method": entry.name}
+
+
 def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) -> int:
     """How many classes there are.
 
     Raises:
         UserError: rows cannot differ, or images cannot be evaluated, which would be noticed after days of training.
     """
-    own = {"own_encoder": False, "own_views": False}
     given = {name: value for name, value in settings.items() if name != "recipe"}
     last = out / FOLDERS["instance + proto (w/ warm-up)"]
-    plan = prepare(data, last, settings.get("recipe"), True, given, own, Reporter(quiet=True), Ranks())
-    s = plan.resolved
-    if not 0 < s.warmup_epochs < s.epochs:
+    plan = prepare(Request(data, last, settings.get("recipe"), "pcl", True, given), Reporter(quiet=True), Ranks())
+    epochs, warmup = plan.settings.epochs, plan.config["settings"]["warmup_epochs"]
+    if not 0 < warmup < epochs:
         raise UserError(
-            f"with {s.epochs} epochs the warm-up takes {s.warmup_epochs}, so that rows would not differ; "
+            f"with {epochs} epochs the warm-up takes {warmup}, so that rows would not differ; "
             "train for more epochs, or set --warmup-epochs"
         )
-    labelled, _, _ = parted(plan.source, data, test, s.seed)
+    labelled, _, _ = parted(plan.source, data, test, plan.settings.seed)
     return len(set(labels_of(labelled)))  # fine-tuning takes one class an image
 
 

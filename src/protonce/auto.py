@@ -1,4 +1,4 @@
-"""What `auto` means: Settings and the size of the data in, Resolved (numbers only) out.
+"""What `auto` means: Settings and the size of the data in, Resolved (numbers only) out; and the same for options.
 
 At ImageNet's size every choice is the paper's. Loads no torch.
 """
@@ -14,6 +14,8 @@ from protonce.errors import UserError
 IMAGENET_MEAN = [0.485, 0.456, 0.406]
 IMAGENET_STD = [0.229, 0.224, 0.225]
 FEWEST_IMAGES = 8
+FORWARD = 50_000  # multiplications a pixel costs an encoder, roughly: 80,000 of a ResNet-50, 10,000 of the laptop's
+LITTLE_WORK = 1e12  # multiplications; half a minute of one core
 RESNET = re.compile(r"resnet\d+[a-z]?")  # the backbones that take the small stem by themselves
 
 
@@ -94,22 +96,42 @@ def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
 
     # The paper's 25, 50 and 100 thousand are n/51, 2n/51 and 4n/51 of ImageNet.
     choose("clusters", _clusters(data.n))
-    choose("negatives", 16000)
-    # The twin averages over a hundredth of all steps: in short training a slower one lags behind what is learnt
-    # (docs/claim.md: at 1,000 steps 0.9 is far ahead of 0.97, and that of 0.99).
-    steps = max(data.n // batch, 1)  # an epoch
-    choose("twin_momentum", min(0.999, max(0.9, round(1 - 100 / (settings.epochs * steps), 4))))
-    momentum = chosen.get("twin_momentum", settings.twin_momentum)
-    assert isinstance(momentum, float)
-    # Keys must not be told apart by their age: the paper's queue is a sixteenth as old as its twin's memory
-    # (62 steps of 1000). Nor may it hold more than a quarter of the images.
-    age = math.ceil(1 / (16 * (1 - momentum))) if momentum < 1 else data.n
-    choose("queue", max(min(16000, data.n // 4, age * batch), 1))
-    # A tenth of the epochs, the paper's 20 of 200; but 500 steps, before which clusters mean little, and at most half.
-    choose("warmup_epochs", min(max(round(settings.epochs / 10), round(500 / steps)), settings.epochs // 2))
-    choose("prototype_weight", 1.0)
+    clusters = chosen.get("clusters", settings.clusters)
+    assert isinstance(clusters, list)
+    work = data.n * (FORWARD * size**2 + settings.kmeans_iterations * sum(clusters) * settings.dim)
+    # Every epoch where a pass and k-means are little work, else fewer, but at least twenty over the training.
+    choose("record_every", min(math.ceil(work / LITTLE_WORK), math.ceil(settings.epochs / 20)))
     resolved = Resolved(**{**dataclasses.asdict(settings), **chosen})
     return dataclasses.replace(resolved, clusters=sorted(resolved.clusters))  # coarse to fine
+
+
+def twin_momentum(settings: Resolved, n: int) -> float:
+    """Momentum of the twin: it averages over a hundredth of all steps, the paper's 0.999 from 100,000 steps on.
+
+    In short training a slower one lags behind what is learnt (docs/claim.md: at 1,000 steps 0.9 is far ahead of 0.97,
+    and that of 0.99).
+    """
+    return min(0.999, max(0.9, round(1 - 100 / (settings.epochs * _steps(settings, n)), 4)))
+
+
+def queue_length(settings: Resolved, n: int, momentum: float) -> int:
+    """Length of the queue: the paper's 16,000, but at most a quarter of the images.
+
+    Nor may keys be told apart by their age: the paper's queue is a sixteenth as old as its twin's memory (62 steps of
+    1,000).
+    """
+    age = math.ceil(1 / (16 * (1 - momentum))) if momentum < 1 else n
+    return max(min(16000, n // 4, age * settings.batch_size), 1)
+
+
+def warmup_epochs(settings: Resolved, n: int) -> int:
+    """A tenth of the epochs, the paper's 20 of 200; but 500 steps, before which clusters mean little; at most half."""
+    steps = round(500 / _steps(settings, n))
+    return min(max(round(settings.epochs / 10), steps), settings.epochs // 2)
+
+
+def _steps(settings: Resolved, n: int) -> int:
+    return max(n // settings.batch_size, 1)  # of an epoch
 
 
 def _image_size(side: int, most: int) -> int:

@@ -1,13 +1,12 @@
 """The checkpoint of a run: everything that its next step depends on."""
 
-import dataclasses
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric.plugins import Precision
 from torch import Tensor
 
 from protonce.errors import UserError
@@ -15,48 +14,57 @@ from protonce.files import write_whole
 from protonce.prototypes import Prototypes
 
 LAST = "last.pt"
+_PROTOTYPES = "protonce.Prototypes"  # marks a dict that is one
 
 
 @dataclass
-class Begun:
-    """An epoch that has begun: its E-step has been made, and some of its M-steps."""
+class Epoch:
+    """An epoch that has begun: what its E-step gave, and how far its M-steps are."""
 
-    clusters: list[Prototypes]
-    prototypes: bool  # whether the epoch trains with them; if not, they are for the record
-    signals: dict[str, Any]  # what `health` said of the E-step
-    cluster_seconds: float
+    number: int  # from 0
+    state: Any  # of the system, for the M-steps
+    recorded: list[Prototypes] | None = None  # clusters made for the record alone
+    signals: dict[str, Any] = field(default_factory=dict)  # what metrics.jsonl will say of the E-step
     step: int = 0  # M-steps that are done
     sums: dict[str, Tensor] = field(default_factory=dict)  # of what they logged
+    counts: dict[str, int] = field(default_factory=dict)  # of the steps that logged it
     seconds: float = 0.0  # before the last interruption
 
 
-def save(
-    folder: Path,
-    epoch: int,
-    method: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    precision: Precision,
-    begun: Begun | None = None,
-) -> None:
-    """Keep the state after `epoch` epochs, and the steps of the one that has begun, in place of the one before.
+def save(folder: Path, done: int, parts: dict[str, Any], epoch: Epoch | None = None) -> None:
+    """Keep the state after `done` epochs, and of the one that has begun, in place of the checkpoint before.
 
     Random draws are functions of seed, epoch and step, so no generator has a state to keep.
+
+    Args:
+        folder: of the checkpoint.
+        done: epochs.
+        parts: what has a `state_dict`, by name.
+        epoch: the one that has begun; None: none has.
     """
+    begun = None if epoch is None else tree_map(vars(epoch), lambda tensor: tensor)
+    states = {name: part.state_dict() for name, part in parts.items()}
     buffer = io.BytesIO()
-    state = {
-        "epoch": epoch,
-        "begun": None if begun is None else dataclasses.asdict(begun),
-        "method": method.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "precision": precision.state_dict(),  # the scale of half-precision losses
-    }
-    torch.save(state, buffer)
+    torch.save({"epoch": done, "begun": begun, **states}, buffer)
     write_whole(folder / LAST, buffer.getvalue())
 
 
 def exists(folder: Path) -> bool:
     """Whether there is a checkpoint to continue from."""
     return (folder / LAST).exists()
+
+
+def restore(folder: Path, parts: dict[str, Any], device: torch.device) -> tuple[int, Epoch | None]:
+    """Load the last checkpoint, if there is one: the number of epochs that are done, and the one that has begun."""
+    checkpoint = load(folder)
+    if checkpoint is None:
+        return 0, None
+    if "method" in checkpoint:
+        checkpoint = _migrated(checkpoint, parts["system"].state_dict())
+    for name, part in parts.items():
+        part.load_state_dict(checkpoint[name])
+    begun = checkpoint["begun"]
+    return int(checkpoint["epoch"]), None if begun is None else Epoch(**to_device(_with_prototypes(begun), device))
 
 
 def load(folder: Path) -> dict[str, Any] | None:
@@ -68,7 +76,57 @@ def load(folder: Path) -> dict[str, Any] | None:
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # the archive, the pickle and the tensors in it each have their own kinds of error
         raise UserError(f"{path} is damaged; remove it to start the run at its beginning") from None
-    begun = checkpoint.get("begun")
-    if begun is not None:
-        checkpoint["begun"] = Begun(**{**begun, "clusters": [Prototypes(**c) for c in begun["clusters"]]})
     return checkpoint
+
+
+def tree_map(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A tree with every tensor changed and every `Prototypes` as a marked dict, which a checkpoint can hold.
+
+    Raises:
+        TypeError: it holds something that no checkpoint keeps.
+    """
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, Prototypes):
+        return {_PROTOTYPES: tree_map(vars(tree), change)}
+    if isinstance(tree, dict):
+        return {name: tree_map(value, change) for name, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(tree_map(value, change) for value in tree)
+    if tree is None or type(tree) in (int, float, str, bool):
+        return tree
+    raise TypeError(
+        f"a state holds a {type(tree).__name__}; e_step may return tensors, numbers, Prototypes, and lists, tuples and "
+        "dicts of them"
+    )
+
+
+def to_device(tree: Any, device: torch.device) -> Any:
+    """The same tree on another device."""
+    return _with_prototypes(tree_map(tree, lambda tensor: tensor.to(device)))
+
+
+def _with_prototypes(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        if set(tree) == {_PROTOTYPES}:
+            return Prototypes(**tree[_PROTOTYPES])
+        return {name: _with_prototypes(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_with_prototypes(value) for value in tree)
+    return tree
+
+
+def _migrated(old: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint from before systems had an interface; MoCo was a kind of PCL then, with a state it did not need."""
+    system = {name: value for name, value in old.pop("method").items() if name in known or name != "_extra_state"}
+    begun = old["begun"]
+    if begun is not None:
+        clusters = [Prototypes(**c) for c in begun.pop("clusters")]
+        trains = begun.pop("prototypes")
+        signals = {**begun.pop("signals"), "cluster_seconds": begun.pop("cluster_seconds")}
+        phi = [c.percentiles for c in clusters] if trains else []
+        signals |= {"clusters": [len(c.centroids) for c in clusters], "phi": phi}
+        begun["counts"] = dict.fromkeys(begun["sums"], begun["step"])
+        kinds = {"state": clusters if trains else None, "recorded": None if trains else clusters}
+        old["begun"] = {**begun, **kinds, "number": old["epoch"], "signals": signals}
+    return {**old, "system": system}

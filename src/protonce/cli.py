@@ -17,14 +17,16 @@ from protonce.config import ARCHITECTURE, Settings, read_config, recipes
 from protonce.errors import UserError
 from protonce.evaluate.options import PROTOCOLS
 from protonce.fields import Checked
+from protonce.methods.registry import SYSTEMS, check_names
 
 DATA = (
     "images: a folder, a .zip or .tar, a .csv or .parquet of paths, `builtin`, or NAME[@SPLIT]:ROOT with ImageNet, "
     "Places205, VOC2007, VOC2012 or a data set of torchvision"
 )
 TEST = "labelled images to test on; else the data's own test part, or a fifth of the training images"
-MAIN_SETTINGS = ("epochs", "seed", "limit", "init")
-ENCODER_SETTINGS = (*ARCHITECTURE, "seed", "limit", "clusters", "device", "workers")  # of one from elsewhere
+MAIN_SETTINGS = ("method", "epochs", "seed", "limit", "init")
+CLUSTERING = ("clusters", "tau", "alpha", "concentration", "kmeans_engine", "kmeans_iterations", "kmeans_starts")
+IMPORT_SETTINGS = (*ARCHITECTURE, *CLUSTERING, "kmeans_points", "seed", "limit", "device", "workers")
 IMPORTED = {  # what holds there for a setting that is not given
     "backbone": "the file's; untrained: resnet50",
     "stem": "as it was trained; else standard",
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         _print_every_name(stream)
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser(_method(arguments)).parse_args(arguments)
         command: Callable[[argparse.Namespace], None] = options.command
         command(options)
     except UserError as error:
@@ -79,8 +81,8 @@ def demo(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Learn an encoder and a hierarchy of prototypes from images without labels."""
+    from protonce.api import train
     from protonce.ranks import Ranks
-    from protonce.training import train
 
     if options.out is None and options.resume:
         raise UserError("--resume needs --out RUN, the run to continue")
@@ -165,8 +167,23 @@ def _chosen(fields: type[Checked], options: argparse.Namespace) -> dict[str, Any
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The settings of a training: those of --config, and those given on the command line, which win."""
     config = read_config(options.config) if options.config else {}
-    Settings.from_mapping(config, str(options.config))
-    return {**config, **_chosen(Settings, options)}
+    check_names(config, str(options.config))
+    chosen = _chosen(Settings, options)
+    for entry in SYSTEMS.values():
+        chosen |= _chosen(entry.options, options)
+    return {**config, **chosen}
+
+
+def _method(arguments: Sequence[str] | None) -> str:
+    """The system whose options the help of a command shows."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    scan.add_argument("--method", default=Settings().method)
+    try:
+        method = scan.parse_known_args(words)[0].method
+    except argparse.ArgumentError:  # --method without a name, which the command itself complains about
+        method = ""
+    return method if method in SYSTEMS else Settings().method
 
 
 def _some(names: Sequence[str]) -> str:
@@ -181,7 +198,7 @@ def _new_run(data: str) -> Path:
     return next(path for i in itertools.count(1) if not (path := Path("runs") / f"{name}-{i}").exists())
 
 
-def _parser() -> Parser:
+def _parser(method: str) -> Parser:
     parser = Parser(prog="protonce", description="Prototypical Contrastive Learning: learn from images without labels.")
     parser.add_argument("--version", action="version", version=f"protonce {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
@@ -206,7 +223,7 @@ def _parser() -> Parser:
     )
     sub.add_argument("--resume", action="store_true", help="continue the run in RUN after its last checkpoint")
     sub.add_argument("--no-report", action="store_true", help="write no report.html when training has ended")
-    _add_settings(sub)
+    _add_settings(sub, method)
 
     sub = add(embed)
     sub.add_argument("run", metavar="RUN", help="a run folder")
@@ -229,7 +246,7 @@ def _parser() -> Parser:
     sub.add_argument("--out", type=Path, required=True, metavar="RUN", help="new run folder to write")
     sub.add_argument("--data", metavar="DATA", help=f"{DATA}: for prototypes, without which there are no clusters")
     sub.add_argument("--like", metavar="RUN", help="take architecture and preparation of images from this run")
-    _add_fields(sub, Settings, ENCODER_SETTINGS, IMPORTED)
+    _add_fields(sub, Settings, IMPORT_SETTINGS, IMPORTED)
 
     sub = add(ablation, "protonce ablation DATA --out DIR [--test DATA] [--epochs N] [--SETTING VALUE ...]")
     sub.add_argument("data", metavar="DATA", help=f"labelled {DATA}")
@@ -240,7 +257,7 @@ def _parser() -> Parser:
     sub.add_argument("--recipe", metavar="NAME", help=f"named settings: {', '.join(recipes())}")
     sub.add_argument("--draws", type=int, default=5, help="draws of the labels that are fine-tuned on (%(default)s)")
     sub.add_argument("--share", type=float, default=0.01, help="of the labels that are fine-tuned on (%(default)s)")
-    _add_settings(sub, without=("method", "terms"))
+    _add_settings(sub, "pcl", without=("method", "terms"))
 
     where = "the images the run was trained on, if they are no longer where they were"
     sub = add(report)
@@ -274,13 +291,27 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
         _add_fields(sub, fields)
 
 
-def _add_settings(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
-    """An option for each setting of a training, and for a file of them."""
+def _add_settings(parser: argparse.ArgumentParser, method: str, without: Sequence[str] = ()) -> None:
+    """An option for each setting of a training and each option of a system, and for a file of them.
+
+    The help shows the options of one system; those of others are taken too, so that who gives one is told whose it is.
+    """
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; it wins over the recipe")
     main_group = parser.add_argument_group("main settings", "defaults in brackets; a recipe may name others")
+    entry = SYSTEMS[method]
+    own = parser.add_argument_group(
+        f"options of {entry.name} ({entry.about})", "see --method NAME --help for another's"
+    )
     others = parser.add_argument_group("all other settings", "the same names work as lines of a --config file")
-    _add_fields(main_group, Settings, [name for name in Settings.names() if name in MAIN_SETTINGS])
+    _add_fields(
+        main_group, Settings, [name for name in Settings.names() if name in MAIN_SETTINGS and name not in without]
+    )
+    _add_fields(own, entry.options, [name for name in entry.options.names() if name not in without])
     _add_fields(others, Settings, [name for name in Settings.names() if name not in (*MAIN_SETTINGS, *without)])
+    added = {*entry.options.names(), *without}
+    for other in SYSTEMS.values():
+        _add_fields(parser, other.options, [name for name in other.options.names() if name not in added], shown=False)
+        added.update(other.options.names())
 
 
 def _add_fields(
@@ -288,24 +319,28 @@ def _add_fields(
     fields: type[Checked],
     names: Sequence[str] | None = None,
     otherwise: Mapping[str, str] = MappingProxyType({}),
+    shown: bool = True,
 ) -> None:
     """An option for each field, or for those of these names. One that is not given is absent: a recipe's stands.
 
-    The help names the field's default, or what holds `otherwise`.
+    The help names the field's default, or what holds `otherwise`; nothing where it is not `shown`.
     """
     defaults = fields()
     for field in dataclasses.fields(fields):
         if names is not None and field.name not in names:
             continue
         default = getattr(defaults, field.name)
-        shown = otherwise.get(field.name) or str(default).strip("[]").replace(" ", "") or "none"
+        usual = otherwise.get(field.name) or str(default).strip("[]").replace(" ", "") or "none"
+        text = f"{field.metadata['help']} ({usual})".replace("%", "%%")
+        if field.name == "method":
+            text = f"system: {', '.join(SYSTEMS)} ({usual}); its options: --method NAME --help"
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=field.name,
             type=str if isinstance(default, str) and default != "auto" else _value,
             default=argparse.SUPPRESS,
             metavar=_metavar(default),
-            help=f"{field.metadata['help']} ({shown})".replace("%", "%%"),
+            help=text if shown else argparse.SUPPRESS,
         )
 
 

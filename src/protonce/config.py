@@ -1,7 +1,7 @@
-"""Settings: what a person may choose, documented field by field and checked at construction.
+"""Settings that all systems share, documented field by field and checked at construction.
 
-Loads no torch, so that `protonce --help` answers at once. A value `auto` is replaced by `protonce.auto` once
-the data is known; nothing below `training` sees it.
+The options of a single system are in `methods/options.py`. Loads no torch, so that `protonce --help` answers at once.
+A value `auto` is replaced by `protonce.auto` once the data is known; nothing below `training` sees it.
 """
 
 from dataclasses import dataclass
@@ -21,41 +21,32 @@ ARCHITECTURE = ("backbone", "width", "stem", "head", "dim", "image_size", "plain
 
 @dataclass(frozen=True)
 class Settings(Checked):
-    """Every setting of a training run. The defaults are those of the recipe `pcl-v2` where the paper has one."""
+    """The settings that every system has. The defaults are those of the recipe `pcl-v2` where the paper has one."""
 
     # What is learnt
-    method: Literal["pcl", "moco"] = setting("pcl", "pcl, or moco: PCL without an E-step")
-    terms: Literal["both", "instance", "prototypes"] = setting(
-        "both", "both, instance or prototypes: terms of ProtoNCE (eq. 11) after warm-up, see appendix A"
-    )
+    method: str = setting("pcl", "system to train")
+
+    # The clusters: those of an E-step, and those that are recorded for every system
     clusters: list[int] | Auto = setting("auto", "prototypes at each granularity, K = {k_m}", least=1)
-    negatives: int | Auto = setting("auto", "negative prototypes a query is compared with, r of eq. 11", least=1)
-    queue: int | Auto = setting("auto", "keys of earlier batches kept as negatives, r of eq. 1", least=1)
-    tau: float = setting(0.2, "temperature of eq. 1, and the mean of phi", above=0)
+    tau: float = setting(0.2, "temperature of contrastive losses, and the mean of phi", above=0)
     alpha: float = setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1)
     concentration: Literal["estimated", "fixed"] = setting(
         "estimated", "estimated: phi by eq. 12; fixed: phi = tau for every prototype (fig. 3a)"
     )
-    prototype_weight: float | Auto = setting(
-        "auto", "factor of the prototype term of eq. 11; 1 is the paper's", least=0
-    )
-    warmup_epochs: int | Auto = setting("auto", "first epochs with InfoNCE alone", least=0)
-    ramp_epochs: int = setting(
-        0, "epochs after warm-up in which the prototype term grows to its weight; 0, the paper's way: at once", least=0
-    )
-    queries: Literal["one", "both"] = setting(
-        "one", "one: the first view is the query, as in the paper; both: each view in turn, at twice the work"
-    )
-    twin_momentum: float | Auto = setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1)
-
-    # k-means
     kmeans_engine: Literal["auto", "faiss", "torch"] = setting("auto", "faiss or torch; auto is faiss on Linux's CPUs")
     kmeans_iterations: int = setting(20, "iterations of k-means", least=1)
     kmeans_starts: int = setting(1, "random starts of k-means; the best is kept", least=1)
     kmeans_init: Literal["fresh", "warm"] = setting(
-        "fresh", "fresh: start from random images, the paper's way; warm: from the last epoch's centroids"
+        "fresh",
+        "where an E-step starts: fresh, from random images, the paper's way; warm, from the last one's centroids",
     )
     kmeans_points: int = setting(0, "images that k-means sees; 0 is all of them", least=0)
+    record_every: int | Auto = setting(
+        "auto",
+        "epochs between two that are clustered for the record only, as epochs without an E-step are; the first and the "
+        "last always are",
+        least=1,
+    )
 
     # The encoder
     backbone: str = setting("resnet50", "any timm model")
@@ -91,7 +82,12 @@ class Settings(Checked):
     # Optimisation
     epochs: int = setting(200, "passes over the training images", least=1)
     batch_size: int | Auto = setting("auto", "images a step", least=2)
+    optimizer: Literal["sgd", "lars", "adamw"] = setting(
+        "sgd", "sgd, lars or adamw; the last two do not decay biases and norms"
+    )
     lr: float = setting(0.03, "learning rate at the start", above=0)
+    lr_warmup_epochs: float = setting(0.0, "first epochs in which the learning rate rises from 0", least=0)
+    lr_final: float = setting(0.0, "learning rate at which the cosine ends", least=0)
     schedule: Literal["cosine", "step"] = setting("cosine", "how the learning rate falls: cosine or step")
     drops: list[float] = setting(
         [0.6, 0.8],
@@ -100,8 +96,9 @@ class Settings(Checked):
         most=1,
         empty=True,
     )
-    sgd_momentum: float = setting(0.9, "momentum of SGD", least=0, most=1)
-    weight_decay: float = setting(1e-4, "weight decay of SGD", least=0)
+    sgd_momentum: float = setting(0.9, "momentum of SGD and LARS", least=0, most=1)
+    weight_decay: float = setting(1e-4, "weight decay", least=0)
+    clip_gradients: float = setting(0.0, "largest norm of the gradient; 0 does not clip", least=0)
 
     # The machine, and what is drawn
     seed: int = setting(0, "seed of every draw", least=0)
@@ -122,6 +119,8 @@ class Settings(Checked):
             raise UserError(f"setting blur_sigma is {self.blur_sigma}; it takes two numbers, the smaller first")
         if self.clusters != "auto" and len({*self.clusters}) < len(self.clusters):
             raise UserError(f"setting clusters is {self.clusters}; it takes a number once")
+        if self.lr_final > self.lr:
+            raise UserError(f"setting lr_final is {self.lr_final}, above lr {self.lr}; the rate falls from lr to it")
         if self.jitter[3] > 0.5:
             raise UserError(f"setting jitter has hue {self.jitter[3]}; hue is at most 0.5")
 
@@ -135,11 +134,7 @@ class Resolved(Settings):
     device: Literal["cpu", "cuda", "mps"] = setting("cpu", "see Settings")
     precision: Literal["32", "16", "bf16"] = setting("32", "see Settings")
     clusters: list[int] = setting([100], "see Settings", least=1)
-    negatives: int = setting(16000, "see Settings", least=1)
-    queue: int = setting(16000, "see Settings", least=1)
-    prototype_weight: float = setting(1.0, "see Settings", least=0)
-    warmup_epochs: int = setting(20, "see Settings", least=0)
-    twin_momentum: float = setting(0.999, "see Settings", least=0, most=1)
+    record_every: int = setting(1, "see Settings", least=1)
     bn_splits: int = setting(1, "see Settings", least=1)
     image_size: int = setting(224, "see Settings", least=8)
     plain_resize: int = setting(256, "see Settings", least=8)

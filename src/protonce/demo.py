@@ -138,10 +138,10 @@ class _Bars:
         whole = [line for line in lines if line.endswith("\n")]
         if not whole or len(whole) == self.seen[name]:
             return
-        epochs = load(path).settings.epochs
-        last = json.loads(whole[-1])
-        losses = [f"{term} loss {last[term]:.2f}" for term in ("instance", "prototype") if term in last]
-        text = f"epoch {len(whole)}/{epochs}, {', '.join(losses)}, {(epochs - len(whole)) * last['seconds']:.0f} s left"
+        run, last = load(path), json.loads(whole[-1])
+        epochs = run.settings.epochs
+        losses = ", ".join(f"{term} loss {last[term]:.2f}" for term in run.terms if term in last)
+        text = f"epoch {len(whole)}/{epochs}, {losses}, {(epochs - len(whole)) * last['seconds']:.0f} s left"
         self.progress.update(self.tasks[name], total=epochs, completed=len(whole), text=text)
         quarter = max(epochs // 4, 1)
         if not self.console.is_terminal and len(whole) // quarter > self.seen[name] // quarter:

@@ -1,39 +1,84 @@
-"""Lightning Fabric on the devices of a run: one of this process alone, or one for each rank that torchrun started."""
+"""The devices of a run: which there are, and Lightning Fabric on one, or on one for each rank of torchrun's."""
 
-import dataclasses
+import functools
+import importlib.util
 import inspect
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision, Precision
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 
-from protonce.preparation import FREE, Plan
+from protonce.auto import Machine
+from protonce.config import Resolved
+from protonce.errors import UserError
 from protonce.ranks import Ranks
 
-PRECISIONS = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
+HALF = {"16": torch.float16, "bf16": torch.bfloat16}
 # The running statistics of the query encoder are averaged over ranks like its twin's, not overwritten by rank 0's.
 # torch 2.15 has another name for that.
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+# A loss need not use all parameters (the head, say): a static graph takes those of the first step for those of all.
+DDP: dict[str, Any] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False, "static_graph": True}
 
 
-def meet(plan: Plan, ranks: Ranks) -> Fabric:
-    """Fabric for this process; and the process group of all ranks, once all of them are there.
+class ScaledPrecision(MixedPrecision):
+    """Half precision with scaled gradients, in which the encoders autocast for themselves: losses are float32."""
 
-    Raises:
-        UserError: the ranks have not the same data and settings.
-    """
+    def forward_context(self) -> AbstractContextManager[Any]:
+        """Nothing: see `autocast`."""
+        return nullcontext()
+
+    def convert_input(self, data: Any) -> Any:
+        """As it is."""
+        return data
+
+    def convert_output(self, data: Any) -> Any:
+        """As it is."""
+        return data
+
+
+def autocast(device: str, precision: str) -> Callable[[], AbstractContextManager[object]]:
+    """The context in which an encoder computes."""
+    return functools.partial(torch.autocast, device, dtype=HALF[precision]) if precision in HALF else nullcontext
+
+
+def find_device(asked: str) -> str:
+    """The device that is asked for, or the best there is."""
+    has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if asked == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if has[name])
+    if not has[asked]:
+        raise UserError(f"device {asked} is not available; choose cpu or auto")
+    return asked
+
+
+def look_at_machine(device: str, ranks: Ranks) -> Machine:
+    """What this machine can do, with several processes on it for each of them."""
+    return Machine(
+        device=device,
+        bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
+        faiss=sys.platform == "linux" and importlib.util.find_spec("faiss") is not None,  # macOS: clashes with torch
+        cores=max((os.cpu_count() or 1) // ranks.here, 1),
+    )
+
+
+def launch(settings: Resolved, ranks: Ranks) -> Fabric:
+    """Fabric for this process; and the process group of all ranks, once all of them are there."""
     fabric = Fabric(
-        accelerator=plan.resolved.device,
+        accelerator=settings.device,
         devices=ranks.here,
         num_nodes=ranks.machines,
-        strategy=DDPStrategy(**OWN_BUFFERS) if ranks.size > 1 else "auto",
-        precision=PRECISIONS[plan.resolved.precision],  # type: ignore[arg-type]
+        strategy=DDPStrategy(**DDP) if ranks.size > 1 else "auto",
+        plugins=[ScaledPrecision("16-mixed", settings.device) if settings.precision == "16" else Precision()],
     )
     if ranks.size > 1:
-        ranks.meet("nccl" if plan.resolved.device == "cuda" else "gloo")
+        ranks.meet("nccl" if settings.device == "cuda" else "gloo")
         fabric.launch()
-        alike = {k: v for k, v in dataclasses.asdict(plan.resolved).items() if k not in FREE}
-        ranks.check_alike({"the data's fingerprint": plan.source.fingerprint, "RUN": str(plan.out), **alike})
     return fabric

@@ -1,7 +1,7 @@
-"""The encoder f_θ: a backbone (timm's or the user's), a projection head, and L2 normalisation; and its twin f_θ'."""
+"""The encoder f_θ: a backbone (timm's or the user's), a projection head, and L2 normalisation."""
 
-import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from protonce import randomness
 from protonce.config import Resolved
 from protonce.errors import UserError
-from protonce.ranks import Ranks
 
 
 class Encoder(nn.Module):
-    """v = f_θ(x): backbone, head, L2 normalisation."""
+    """v = f_θ(x): backbone, head, L2 normalisation.
+
+    While it is trained it may compute in lower precision (`autocast`), and show its batch norm the batch in `splits`
+    parts, as that many GPUs would. What it returns is float32.
+    """
 
     def __init__(self, backbone: nn.Module, feature_dim: int, head: str, dim: int) -> None:
         super().__init__()
@@ -31,28 +34,26 @@ class Encoder(nn.Module):
             )
         if all(p.ndim < 5 for p in backbone.parameters()):  # the fast layout of images; volumes have none
             self.to(memory_format=torch.channels_last)
+        self.splits = 1
+        self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
-    def forward(self, x: Tensor, splits: int = 1) -> Tensor:
-        """Embeddings v of views x; (B, dim) float32, L2-normalised.
-
-        Args:
-            x: (B, ...).
-            splits: the batch is encoded in this many parts, so that batch norm sees each by itself, as it
-                does on as many GPUs.
-        """
-        parts = [self.features(part) for part in x.tensor_split(splits)]
-        return self.embed(torch.cat(parts))
-
-    def embed(self, features: Tensor) -> Tensor:
-        """Embeddings v of pooled features (B, feature_dim); (B, dim) float32, L2-normalised."""
-        return F.normalize(self.head(features).float(), dim=1)
+    def forward(self, x: Tensor) -> Tensor:
+        """Embeddings v of views x (B, ...); (B, dim), L2-normalised."""
+        return self.embed(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
         """Pooled features of the backbone; (B, feature_dim)."""
         if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        features: Tensor = self.backbone(x)
-        return features
+        with self.autocast():
+            parts = [self.backbone(part) for part in x.tensor_split(self.splits if self.training else 1)]
+        return torch.cat(parts).float()
+
+    def embed(self, features: Tensor) -> Tensor:
+        """Embeddings v of pooled features (B, feature_dim); (B, dim), L2-normalised."""
+        with self.autocast():
+            projected: Tensor = self.head(features)
+        return F.normalize(projected.float(), dim=1)
 
 
 def build(settings: Resolved, backbone: nn.Module | None = None, example: Tensor | None = None) -> Encoder:
@@ -74,53 +75,6 @@ def build(settings: Resolved, backbone: nn.Module | None = None, example: Tensor
         assert example is not None, "an own backbone comes with an example of its views"
         feature_dim = _feature_dim(backbone, example)
         return Encoder(backbone, feature_dim, settings.head, settings.dim)
-
-
-def twin_of(query: Encoder) -> Encoder:
-    """θ' = θ: a copy that receives no gradient."""
-    twin = copy.deepcopy(query)
-    twin.requires_grad_(False)
-    return twin
-
-
-@torch.no_grad()
-def update_twin(query: nn.Module, twin: nn.Module, momentum: float) -> None:
-    """θ' = m θ' + (1 - m) θ, for the parameters; the twin's batch norm keeps statistics of its own."""
-    old: list[Tensor] = list(twin.parameters())
-    new: list[Tensor] = list(query.parameters())
-    torch._foreach_lerp_(old, new, 1 - momentum)
-
-
-def encode_shuffled(
-    encode: Callable[[Tensor, int], Tensor],
-    x: Tensor,
-    splits: int,
-    generator: torch.Generator,
-    ranks: Ranks,
-    total: int,
-) -> Tensor:
-    """Embeddings of the views of all ranks, in their order, with batch norm over sub-batches of a random order.
-
-    Query and key of an image then share no statistics from which one could tell that they belong together.
-
-    Args:
-        encode: from views and a number of sub-batches to embeddings (B, dim).
-        x: the views of this rank.
-        splits: sub-batches of the batch of all ranks; 1: nothing is shuffled.
-        generator: draws the order; alike on all ranks.
-        ranks: the processes that share the batch.
-        total: views of all ranks.
-
-    Returns:
-        (total, dim)
-    """
-    if splits == 1:
-        return ranks.gather(encode(x, 1), total)
-    order = torch.randperm(total, generator=generator).to(x.device)
-    shuffled = encode(ranks.gather(x, total)[ranks.part(order)], splits // ranks.size)
-    embeddings = shuffled.new_empty(total, shuffled.shape[1])
-    embeddings[order] = ranks.gather(shuffled, total)
-    return embeddings
 
 
 def batch_norms(encoder: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

@@ -21,9 +21,13 @@ def setting(
     most: float | None = None,
     length: int | None = None,
     empty: bool = False,
+    auto: bool = False,
 ) -> Any:
-    """A field with its default, its description, and the range in which its number (or each of its list) lies."""
-    rules = {"help": text, "least": least, "above": above, "most": most, "length": length, "empty": empty}
+    """A field with its default, its description, and the range in which its number (or each of its list) lies.
+
+    With `auto` the field may also be the word `auto`, until it is resolved; its annotation is the type it has then.
+    """
+    rules = {"help": text, "least": least, "above": above, "most": most, "length": length, "empty": empty, "auto": auto}
     if isinstance(default, list):
         return dataclasses.field(default_factory=default.copy, metadata=rules)
     return dataclasses.field(default=default, metadata=rules)
@@ -31,18 +35,18 @@ def setting(
 
 @dataclass(frozen=True)
 class Checked:
-    """What `Settings` and the options of the evaluations have in common. A subclass is a frozen dataclass."""
+    """Base of `Settings` and of the options of systems and evaluations. A subclass is a frozen dataclass."""
 
     COMMAND: ClassVar[str] = "protonce train"  # whose --help lists the names
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(self):
-            value = _fit(getattr(self, field.name), hints[field.name])
+            given, auto = getattr(self, field.name), field.metadata["auto"]
+            value = given if auto and given == "auto" else _fit(given, hints[field.name])
             if value is None:
-                raise UserError(
-                    f"setting {field.name} is {getattr(self, field.name)!r}; it takes {_describe(hints[field.name])}"
-                )
+                kind = _describe(hints[field.name]) + (" or auto" if auto else "")
+                raise UserError(f"setting {field.name} is {given!r}; it takes {kind}")
             object.__setattr__(self, field.name, value)
             _check_range(field.name, value, field.metadata)
 

@@ -1,12 +1,16 @@
 """Files that are whole or absent, never half."""
 
 import csv
+import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from protonce.errors import UserError
 
 
 def write_whole(path: Path, data: bytes | str | Callable[[BinaryIO], None]) -> None:
@@ -30,6 +34,23 @@ def write_whole(path: Path, data: bytes | str | Callable[[BinaryIO], None]) -> N
     except OSError as error:
         part.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say which file
+
+
+@contextmanager
+def full_disk_said(out: Path) -> Iterator[None]:
+    """A full disk as one sentence, while a run is written to `out`.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"the disk of {out} is full: make room, then go on with --resume; the last checkpoint is whole"
+            ) from None
+        raise
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:

@@ -18,39 +18,42 @@ BLOCK = 1 << 24  # of its entries at once
 Record = Mapping[str, Any]  # a line of metrics.jsonl
 
 
-def after_e_step(
-    features: Tensor, clusters: Sequence[Prototypes], before: Sequence[NDArray[Any]], negatives: int
-) -> dict[str, Any]:
+def after_e_step(features: Tensor, clusters: Sequence[Prototypes], before: Sequence[NDArray[Any]]) -> dict[str, Any]:
     """The clusters of an epoch, in numbers; lists have an entry a granularity.
 
     Args:
         features: V' that were clustered, (n, d).
         clusters: what came of it.
-        before: the assignments (n,) of the epoch before; none in the first.
-        negatives: r of eq. 11.
+        before: the assignments (n,) of the last epoch that was clustered; none in the first.
     """
     return {
+        "clusters": [len(c.centroids) for c in clusters],
         "cluster_entropy": [evenness(c.assignment) for c in clusters],
         "smallest_cluster": [int(torch.bincount(c.assignment).min()) for c in clusters],
         "largest_cluster": [int(torch.bincount(c.assignment).max()) for c in clusters],
         "agreement": [agreement(c.assignment, old) for c, old in zip(clusters, before, strict=bool(before))],
-        "prototype_chance": sum(math.log(min(len(c.centroids), negatives + 1)) for c in clusters) / len(clusters),
         "bound_before": bound(features, clusters),
     }
 
 
-def after_m_step(features: Tensor, clusters: Sequence[Prototypes], logs: Mapping[str, float]) -> dict[str, float]:
+def after_m_step(features: Tensor, clusters: Sequence[Prototypes]) -> dict[str, float]:
     """What the M-steps of an epoch did.
 
     Args:
         features: V' at the epoch's end, (n, d).
         clusters: the epoch's prototypes.
-        logs: the means of what the M-steps logged.
     """
-    signals = {"bound_after": bound(features, clusters), "effective_rank": effective_rank(features)}
-    if "instance" in logs:
-        signals["information"] = logs["instance_chance"] - logs["instance"]  # log(r + 1) - InfoNCE, sec. 3.4
-    return signals
+    return {"bound_after": bound(features, clusters), "effective_rank": effective_rank(features)}
+
+
+def information(logs: Mapping[str, float], terms: Sequence[str]) -> dict[str, float]:
+    """What the first term has learnt, at least: of InfoNCE the nats that a view tells of the other (sec. 3.4).
+
+    It is the chance level minus the loss. Nothing for a term without a chance level, or in an epoch without the term.
+    """
+    term = terms[0] if terms else ""
+    known = term in logs and f"{term}_chance" in logs
+    return {"information": logs[f"{term}_chance"] - logs[term]} if known else {}
 
 
 def bound(features: Tensor, clusters: Sequence[Prototypes]) -> float:
@@ -102,41 +105,53 @@ class Verdict(NamedTuple):
 
 
 COLLAPSED = 1.02  # effective rank; in the first epochs a sound encoder may be as low, see EARLY
-IDLE = 0.98  # loss as a share of what guessing gives
+IDLE = 0.98  # loss as a share of its chance level
 EARLY = 5  # epochs in which an encoder may look collapsed because it has not learnt yet
 UNEVEN = 0.8  # entropy of the cluster sizes as a share of the most
 RISEN = 0.1  # by how much that share may rise above its lowest
 
 
-def verdict(records: Sequence[Record], dim: int) -> Verdict:
-    """Judge a run by its lines of metrics.jsonl, at least one; `dim` is that of the embedding."""
-    last = records[-1]
-    term = "instance" if "instance" in last else "prototype"
-    alike = [record for record in records if term in record]  # a warm-up knows no prototypes
-    # The loss as a share of what guessing gives, which an untrained and a collapsed model have.
-    shares = [record[term] / record[f"{term}_chance"] if record[f"{term}_chance"] else 1.0 for record in alike]
-    lowest, rank = min(shares), last["effective_rank"]
-    what = {"instance": "an image is told from the others", "prototype": "its prototype is told from the others"}[term]
-    told = f"{what} with loss {last[term]:.2f} (guessing: {last[f'{term}_chance']:.2f})"
-    if rank < COLLAPSED and abs(shares[-1] - 1) < 1 - IDLE:  # as good as guessing, no better and no worse
-        cure = "this may pass" if len(records) < EARLY else "start again with a smaller lr or prototype_weight"
+def verdict(records: Sequence[Record], terms: Sequence[str], dim: int) -> Verdict:
+    """Judge a run by its lines of metrics.jsonl, of which at least one was clustered.
+
+    Args:
+        records: one an epoch.
+        terms: of the loss, as the system names them. The first that the last epoch has is judged.
+        dim: of the embedding.
+    """
+    clustered = [record for record in records if "effective_rank" in record][-1]
+    term = next((term for term in terms if term in records[-1]), "loss")
+    # The loss as a share of its chance level, which an untrained and a collapsed model have. A warm-up may not have
+    # the term, and a term may have no level: then there is no share.
+    alike = [record for record in records if term in record and f"{term}_chance" in record]
+    shares = [record[term] / (record[f"{term}_chance"] or record[term] or 1.0) for record in alike]
+    rank = clustered["effective_rank"]
+    if rank < COLLAPSED and (not shares or abs(shares[-1] - 1) < 1 - IDLE):  # at chance, no better and no worse
+        cure = "this may pass" if len(records) < EARLY else "start again with a smaller lr"
         return Verdict(
             "collapsed",
             f"collapsed: all images look alike to the encoder (effective rank {rank:.2f} of {dim}); "
             f"{cure}, unless the images are in fact alike",
         )
-    if shares[-1] > lowest + RISEN:
-        best = alike[shares.index(lowest)]["epoch"]
+    told = _told(records[-1], term)
+    if shares and shares[-1] > min(shares) + RISEN:
+        best = alike[shares.index(min(shares))]["epoch"]
         return Verdict(
             "diverging",
-            f"diverging: {told}, and the loss has grown since epoch {best}; "
-            "start again with a smaller lr or prototype_weight",
+            f"diverging: {told}, and the loss has grown since epoch {best}; start again with a smaller lr",
         )
-    if shares[-1] > IDLE:
+    if shares and shares[-1] > IDLE:
         return Verdict(
             "idle", f"nothing learnt yet: {told}; give it more epochs, a larger lr, or views that change less"
         )
-    return Verdict("healthy", f"healthy: {told}; effective rank {rank:.0f} of {dim}; {_clusters(last)}")
+    return Verdict("healthy", f"healthy: {told}; effective rank {rank:.0f} of {dim}; {_clusters(clustered)}")
+
+
+def _told(record: Record, term: str) -> str:
+    """The loss and its chance level in words."""
+    name = term if term == "loss" else f"{term} loss"
+    chance = record.get(f"{term}_chance")
+    return f"{name} {record[term]:.2f}" + ("" if chance is None else f" (chance level {chance:.2f})")
 
 
 def _clusters(record: Record) -> str:
@@ -148,6 +163,6 @@ def _clusters(record: Record) -> str:
         if evenness[m] < UNEVEN:
             text += ", very uneven"
         if record["agreement"]:
-            text += f", NMI {record['agreement'][m]:.2f} with the epoch before"
+            text += f", NMI {record['agreement'][m]:.2f} with those before"
         parts.append(text)
     return "; ".join(parts)

@@ -10,19 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protonce import randomness, run, weights
+from protonce import run, weights
 from protonce.auto import FEWEST_IMAGES, DataSize, resolve
 from protonce.config import ARCHITECTURE, Resolved, Settings
 from protonce.data.loader import Loader
 from protonce.data.sources import Data, Source, open_source
 from protonce.data.views import ImageViews
-from protonce.encoder import Encoder, build, timm_backbone, twin_of
+from protonce.devices import find_device, look_at_machine
+from protonce.encoder import Encoder, build, timm_backbone
 from protonce.errors import UserError
 from protonce.features import extract
 from protonce.files import write_whole
-from protonce.preparation import find_device, look_at_machine
+from protonce.momentum import twin_of
 from protonce.progress import Steps
-from protonce.prototypes import Prototypes, e_step
+from protonce.prototypes import Prototypes, cluster
 from protonce.ranks import Ranks
 from protonce.run import Run
 
@@ -98,11 +99,18 @@ def import_encoder(
     imported = _fill(state, prefix, query, twin) if state else Imported([], [], [])
     prototypes = None if source is None else _cluster(source, twin, resolved, Steps(quiet))
 
-    run.create(out, source, None, asked, resolved, {"own_encoder": False, "own_views": False}, imported=file)
+    config = {
+        "recipe": None,
+        "imported": file,
+        "system": {"title": "imported", "terms": []},
+        "asked": dataclasses.asdict(asked),
+        "settings": dataclasses.asdict(resolved),
+    }
+    run.create(out, source, {"own_encoder": False, "own_views": False}, config)
     write_whole(out / "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
     if prototypes is not None:
         run.write_prototypes(out, prototypes)
-    run.finish(out, query.state_dict(), twin, False, resolved)
+    run.finish(out, query, twin, False, resolved)
     return Run(out), imported
 
 
@@ -189,12 +197,4 @@ def _cluster(source: Source, twin: Encoder, settings: Resolved, steps: Steps) ->
         embeddings = extract(twin.eval().to(s.device), loader, seen=seen)
     twin.to("cpu")
     with steps.doing(f"k-means into {' / '.join(f'{k:,}' for k in s.clusters)} prototypes"):
-        return e_step(
-            embeddings,
-            s.clusters,
-            tau=s.tau,
-            alpha=s.alpha,
-            generator=randomness.generator(s.seed, "k-means"),
-            iterations=s.kmeans_iterations,
-            engine=s.kmeans_engine,
-        )
+        return cluster(embeddings, s)

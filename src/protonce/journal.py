@@ -4,19 +4,31 @@ Rank 0 does so for all; the others agree with it when to keep a checkpoint and w
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from protonce import run
+from protonce import health, randomness, run
+from protonce.assembly import MomentumFeatures, Training
 from protonce.board import Board
-from protonce.checkpoints import Begun
-from protonce.config import Resolved
+from protonce.checkpoints import Epoch
+from protonce.context import Progress
 from protonce.errors import UserError
+from protonce.files import full_disk_said
 from protonce.interruption import Interruption
+from protonce.methods.base import Batch, System, Term
+from protonce.momentum import twin_of
+from protonce.optimizers import learning_rate
+from protonce.preparation import Plan
 from protonce.progress import Reporter
+from protonce.prototypes import Prototypes, cluster
 from protonce.ranks import Ranks
 from protonce.run import Run
 
@@ -24,112 +36,234 @@ SHOW_EVERY = 10  # steps between two looks at the losses, each of which waits fo
 CURE = "start a new run with a smaller lr"
 
 
+class Lost:
+    """Images that cannot be read any more although they could when the data was opened: said, and listed."""
+
+    def __init__(self, out: Path, reporter: Reporter) -> None:
+        self.out, self.reporter = out, reporter
+        self.waiting: list[tuple[str, str]] = []
+
+    def __call__(self, name: str, reason: str) -> None:
+        """Such an image, and why."""
+        self.reporter.say(f"note: {name} cannot be read any more ({reason}); another image takes its place")
+        self.waiting.append((name, reason))
+        self.keep()
+
+    def keep(self) -> None:
+        """List them in skipped.csv, once the run folder is there."""
+        while self.waiting and (self.out / "skipped.csv").exists():
+            name, reason = self.waiting.pop(0)
+            run.append_skipped(self.out, name, f"{reason}, since training began")
+
+
+@contextmanager
+def writing(plan: Plan, ranks: Ranks, lost: Lost) -> Iterator[None]:
+    """The run folder, made if it is new, into which this training alone writes while this lasts."""
+    with ExitStack() as stack:
+        if ranks.first:
+            stack.enter_context(run.alone(plan.out))
+            stack.enter_context(full_disk_said(plan.out))
+            if plan.previous is None:
+                run.create(plan.out, plan.source, plan.own, plan.config)
+                lost.keep()
+        yield
+
+
 class Journal:
     """The rim of the training loop.
 
     Args:
-        out: the run folder.
-        settings: of the run.
-        steps: of an epoch.
-        start: epochs that are done.
-        begun: the epoch that has begun, where a run goes on within one.
-        save: keeps a checkpoint after so many epochs, and within the one that has begun.
-        interruption: whether the run is asked to end.
-        reporter: says it.
-        ranks: all of the training.
+        training: what is trained.
+        reporter: says how it goes.
     """
 
-    def __init__(
-        self,
-        out: Path,
-        settings: Resolved,
-        steps: int,
-        start: int,
-        begun: Begun | None,
-        save: Callable[[int, Begun | None], None],
-        interruption: Interruption,
-        reporter: Reporter,
-        ranks: Ranks,
-    ) -> None:
-        self.out, self.settings, self.steps = out, settings, steps
-        self.save, self.interruption, self.reporter, self.ranks = save, interruption, reporter, ranks
+    def __init__(self, training: Training, reporter: Reporter) -> None:
+        self.training, self.reporter = training, reporter
+        self.out, self.settings, self.ranks = training.plan.out, training.settings, training.ranks
+        self.system, self.steps = training.system, training.system.steps
+        self.interruption = Interruption(patient=self.ranks.size > 1)
         self.board: Board | None = None
         self.began = self.kept = time.monotonic()  # the epoch, and the last checkpoint
         self.condition = "healthy"
+
+    def __enter__(self) -> "Journal":
+        start, begun = self.training.start, self.training.begun
         first_step = begun.step if begun else 0
-        reporter.begin(settings.epochs, steps, start, first_step)
-        if ranks.first:
-            run.cut_metrics(out, start)
-            if settings.tensorboard_every:
-                self.board = Board(out / "tensorboard", settings.tensorboard_every, start * steps + first_step)
+        with ExitStack() as stack:
+            stack.enter_context(self.reporter)
+            stack.enter_context(self.interruption)
+            self._begin(start, first_step)
+            self._stack = stack.pop_all()
+        self.began = time.monotonic()
+        if begun is not None:  # its E-step was made before the interruption
+            self.began -= begun.seconds
+            self.reporter.clustered()
+        return self
 
-    def clustering(self, epoch: int) -> None:
-        """The pass over the images and the E-step of an epoch begin."""
-        self.reporter.clustering(epoch)
+    def _begin(self, start: int, first_step: int) -> None:
+        self.reporter.begin(self.system.terms, self.settings.epochs, self.steps, start, first_step)
+        self.reporter.clustering(start)
+        if self.ranks.first:
+            run.cut_metrics(self.out, start)
+            if self.settings.tensorboard_every:
+                done = start * self.steps + first_step
+                self.board = Board(self.out / "tensorboard", self.settings.tensorboard_every, done)
 
-    def stepping(self, begun: Begun) -> None:
-        """The E-step has been made, now or before an interruption; the M-steps begin."""
-        self.began = time.monotonic() - begun.seconds
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def e_step(self, epoch: Epoch, features: MomentumFeatures) -> None:
+        """The E-step has ended; where it has made no clusters, some are made for the record, if they are due."""
+        found = self.system.prototypes(epoch.state)
+        if found is None and self._recorded(epoch.number):
+            found = epoch.recorded = self._cluster(epoch.number, features())
+        if found is not None:
+            self._check_granularities(found)
+            v_ = features()  # on every rank, for all compute it together
+            seconds = time.monotonic() - self.began - features.take_seconds()
+            if self.ranks.first:
+                signals = health.after_e_step(v_, found, self._assignments_before())
+                phi = [c.percentiles for c in found] if epoch.recorded is None else []
+                epoch.signals = {**signals, "phi": phi, "cluster_seconds": seconds}
+                run.write_assignments(self.out, epoch.number + 1, found)
+                if epoch.number == self.training.start:
+                    self._say_reduced(found)
         self.reporter.clustered()
 
-    def step(self, epoch: int, begun: Begun, logs: Mapping[str, Tensor], lr: float) -> None:
+    def step(self, epoch: Epoch, batch: Batch, loss: Tensor, terms: Mapping[str, Term]) -> None:
         """An M-step has ended.
 
         Raises:
-            UserError: the loss is no finite number.
+            UserError: the loss is NaN or infinite.
             KeyboardInterrupt, SystemExit: the run was asked to end, and has kept a checkpoint.
         """
-        show = (begun.step - 1) % SHOW_EVERY == 0
-        self.reporter.step(epoch, {name: float(value) for name, value in logs.items()} if show else None)
+        logs = self._logs(loss, terms)
+        self.ranks.average(logs.values(), self.training.weight(len(batch.index)))
+        for name, value in logs.items():
+            epoch.sums[name] = epoch.sums[name] + value if name in epoch.sums else value
+            epoch.counts[name] = epoch.counts.get(name, 0) + 1
+        epoch.step = batch.progress.step + 1
+        show = (epoch.step - 1) % SHOW_EVERY == 0
+        self.reporter.step(epoch.number, {name: float(value) for name, value in logs.items()} if show else None)
         if self.board is not None:
-            self.board.step(epoch * self.steps + begun.step, {**logs, "lr": lr})
+            lr = learning_rate(self.settings, batch.progress)
+            self.board.step(epoch.number * self.steps + epoch.step, {**logs, "lr": lr})
         # Several ranks must agree to end, which takes an exchange: now and then is soon enough.
-        if show or begun.step == self.steps or (self.ranks.size == 1 and self._due()):
-            self._check_finite(epoch, begun)
-            self._keep_if_due(epoch, begun)
+        if show or epoch.step == self.steps or (self.ranks.size == 1 and self._due()):
+            self._check_finite(epoch)
+            self._keep_if_due(epoch)
 
-    def epoch(self, record: Mapping[str, Any]) -> None:
+    def epoch(self, epoch: Epoch, features: MomentumFeatures) -> None:
         """An epoch has ended: a line of metrics.jsonl, and a checkpoint."""
-        record = {**record, "seconds": time.monotonic() - self.began}
+        features.take_seconds()
+        self.reporter.clustering(epoch.number + 1)
+        found = self.system.prototypes(epoch.state) or epoch.recorded
+        means = {name: float(value) / epoch.counts[name] for name, value in epoch.sums.items()}
+        record: dict[str, Any] = {"epoch": epoch.number + 1, "lr": self._rate_at_begin(epoch), **means, **epoch.signals}
+        if found is not None:
+            v_ = features()  # V' at the end of this epoch, and for the next E-step
+            if not v_.isfinite().all():
+                raise UserError(f"the encoder's weights became NaN in epoch {epoch.number + 1}; {CURE}")
+            if self.ranks.first:
+                record |= health.after_m_step(v_, found) | health.information(means, self.system.terms)
+        if self.ranks.first:
+            seconds = {"features_seconds": features.take_seconds(), "seconds": time.monotonic() - self.began}
+            self._write({**record, **seconds})
+        self.began = time.monotonic()
+
+    def end(self, features: MomentumFeatures) -> None:
+        """Training has ended: one more E-step gives the prototypes of the run, and the encoder is written."""
+        epochs, final = self.settings.epochs, None
+        if type(self.system).prototypes is not System.prototypes:
+            torch.manual_seed(randomness.key(self.settings.seed, "e-step", epochs))
+            final = self.system.prototypes(self.system.e_step(epochs, features))
+        final = final or self._cluster(epochs, features())
+        if self.ranks.first:
+            query, own_backbone = self.system.query, self.training.plan.own["own_encoder"]
+            run.write_prototypes(self.out, final)
+            run.finish(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
+            self.reporter.say(Run(self.out).health.words)
+
+    def _recorded(self, number: int) -> bool:
+        """Whether an epoch is clustered for the record."""
+        return number % self.settings.record_every == 0 or number == self.settings.epochs - 1
+
+    def _cluster(self, number: int, features: Tensor) -> list[Prototypes]:
+        """Clusters for the record, of V' at the beginning of an epoch."""
+        found = self.system.context.on_first(lambda: cluster(features, self.settings, number))
+        return [c.to(self.training.device) for c in found]
+
+    def _check_granularities(self, found: list[Prototypes]) -> None:
+        if len(found) != len(self.settings.clusters):
+            name, asked = type(self.system).__name__, self.settings.clusters
+            raise ValueError(f"{name}.prototypes returned {len(found)} sets; it must return one for each of {asked}")
+
+    def _assignments_before(self) -> list[NDArray[np.int32]]:
+        """Those of the last epoch that was clustered; nothing where none was."""
+        return run.read_assignments(self.out, max(Run(self.out).recorded_epochs, default=0))
+
+    def _logs(self, loss: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
+        """What a step logs, by the names it has in metrics.jsonl."""
+        unknown = set(terms) - set(self.system.terms)
+        if unknown:
+            raise ValueError(f"{type(self.system).__name__}.m_step returned {unknown}, which its `terms` do not name")
+        logs: dict[str, Any] = {"loss": loss}
+        for name, term in terms.items():
+            found = {name: term.loss, f"{name}_chance": term.chance, f"{name}_accuracy": term.accuracy}
+            logs |= {key: value for key, value in found.items() if value is not None}
+        device = self.training.device
+        return {name: torch.as_tensor(value, dtype=torch.float, device=device).detach() for name, value in logs.items()}
+
+    def _rate_at_begin(self, epoch: Epoch) -> float:
+        return learning_rate(self.settings, Progress(epoch.number, 0, self.steps, self.settings.epochs))
+
+    def _write(self, record: Mapping[str, Any]) -> None:
         run.append_metrics(self.out, record)
         if self.board is not None:
             self.board.epoch(record["epoch"] * self.steps, record)
         self._keep(record["epoch"], None)
         self.reporter.epoch(record)
-        self._warn()
-
-    def _warn(self) -> None:
-        """Say so when a run begins to go wrong, not only at its end."""
         state, words = Run(self.out).health
-        if state != self.condition and state in ("collapsed", "diverging"):
+        if state != self.condition and state in ("collapsed", "diverging"):  # said when it begins, not only at the end
             self.reporter.say(f"note: {words}")
         self.condition = state
+
+    def _say_reduced(self, clusters: list[Prototypes]) -> None:
+        for asked, found in zip(self.settings.clusters, clusters, strict=True):
+            if len(found.centroids) < asked:
+                self.reporter.say(
+                    f"note: requested {asked} clusters but found only {len(found.centroids)} distinct features"
+                )
 
     def _due(self) -> int:
         """The signal by which the run was asked to end; 1: a checkpoint is due; 0: nothing is."""
         late = time.monotonic() - self.kept >= 60 * self.settings.checkpoint_minutes
         return self.interruption.asked or int(late)
 
-    def _keep_if_due(self, epoch: int, begun: Begun) -> None:
-        due = self.ranks.most(self._due(), begun.sums["loss"].device)
+    def _keep_if_due(self, epoch: Epoch) -> None:
+        due = self.ranks.most(self._due(), self.training.device)
         if not due:
             return
-        begun.seconds = time.monotonic() - self.began
-        self._keep(epoch, begun)
+        epoch.seconds = time.monotonic() - self.began
+        self._keep(epoch.number, epoch)
         if due > 1:
-            self.reporter.say(f"stopped after step {begun.step} of epoch {epoch + 1}; --resume goes on from there")
-            self.ranks.wait()  # whoever ended before the checkpoint is kept would take the others along
+            self.reporter.say(
+                f"stopped after step {epoch.step} of epoch {epoch.number + 1}; --resume goes on from there"
+            )
+            self.ranks.wait()  # a rank that ends before the checkpoint is written would end the others
             self.interruption.end(due)
 
-    def _keep(self, epoch: int, begun: Begun | None) -> None:
+    def _keep(self, done: int, epoch: Epoch | None) -> None:
         if self.board is not None:
             self.board.flush()
         if self.ranks.first:  # the state of all others is the same
-            self.save(epoch, begun)
+            self.training.save(done, epoch)
         self.kept = time.monotonic()
 
-    def _check_finite(self, epoch: int, begun: Begun) -> None:
+    def _check_finite(self, epoch: Epoch) -> None:
         """A sum is not finite from the first step on that was not: so a look now and then is enough."""
-        if not begun.sums["loss"].isfinite():
-            done = f"by step {begun.step} of {self.steps} of epoch {epoch + 1}"
-            raise UserError(f"the loss is no finite number any more, {done}; {CURE}; the last good checkpoint is kept")
+        if not epoch.sums["loss"].isfinite():
+            done = f"by step {epoch.step} of {self.steps} of epoch {epoch.number + 1}"
+            raise UserError(f"the loss became NaN or infinite {done}; {CURE}; the last good checkpoint is kept")

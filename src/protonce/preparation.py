@@ -1,99 +1,176 @@
-"""What comes before the first epoch: which data, which settings, which device, and whether a run goes on."""
+"""Resolve data, settings and device before training starts, and whether a run is continued."""
 
 import dataclasses
 import importlib.util
-import os
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from protonce import board, run, weights
-from protonce.auto import DataSize, Machine, choose_recipe, resolve
+from protonce.auto import DataSize, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
+from protonce.devices import find_device, look_at_machine
 from protonce.encoder import fixed_size
 from protonce.errors import UserError
+from protonce.methods import registry
+from protonce.methods.base import System
+from protonce.methods.options import Options
+from protonce.methods.registry import Entry
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
 from protonce.run import Run
 
-FREE = ("workers", "checkpoint_minutes", "tensorboard_every")  # settings that change nothing of what is learnt
+# Settings that change nothing of what is learnt, so that a resumed run may have others.
+MAY_CHANGE = ("workers", "checkpoint_minutes", "tensorboard_every", "record_every")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller of `protonce.train` asked for."""
+
+    data: Data
+    out: Path
+    recipe: str | None = None
+    method: str | type[System] | None = None  # None: the settings', or the recipe's
+    resume: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)  # common settings and options of the system
+    own_encoder: bool = False
+    own_views: bool = False
+
+    @property
+    def own(self) -> dict[str, bool]:
+        """What the caller brought along, which a run folder cannot hold."""
+        own_system = self.method is not None and registry.find(self.method).is_own
+        return {"own_encoder": self.own_encoder, "own_views": self.own_views, "own_system": own_system}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A training run that may begin: every mistake that can be seen beforehand has been."""
+    """A training that may start: every mistake that can be seen beforehand has been."""
 
     out: Path
     source: Source
     recipe: str
-    asked: Settings
-    resolved: Resolved
-    previous: Run | None  # the run in `out` that goes on
+    entry: Entry
+    asked: dict[str, Any]  # settings and options, as they were asked for
+    settings: Resolved
+    options: Options
+    own: dict[str, bool]
+    previous: Run | None  # the run in `out` that is continued
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What config.yaml says of the training."""
+        system = self.entry.system
+        return {
+            "recipe": self.recipe,
+            "system": {"title": self.entry.title, "terms": list(system.terms), "labels": system.needs_labels},
+            "asked": self.asked,
+            "settings": {**dataclasses.asdict(self.settings), **dataclasses.asdict(self.options)},
+        }
 
 
-def prepare(
-    data: Data,
-    out: Path,
-    recipe: str | None,
-    resume: bool,
-    settings: Mapping[str, Any],
-    own: Mapping[str, bool],
-    reporter: Reporter,
-    ranks: Ranks,
-) -> Plan:
-    """Open the data and resolve the settings; arguments as for `protonce.train`.
+def prepare(request: Request, reporter: Reporter, ranks: Ranks) -> Plan:
+    """Open the data and resolve the settings.
 
     Raises:
         UserError: something the caller can mend. Nothing has been written.
     """
-    previous = _previous(out, resume)
+    previous = _previous(request.out, request.resume)
+    recipe, entry, given = _asked(request, previous)
+    # Checked before the data is looked at; a recipe that is yet to be chosen says nothing of what is needed here.
+    early, _ = _split({**(registry.part_recipe(read_recipe(recipe), entry) if recipe else {}), **given}, entry)
+    device = find_device(early.device)
+    source = _open(request, early, previous, reporter)
+    if source.labels is None and entry.system.needs_labels:
+        raise UserError(f"{entry.title} needs labels, and {source.spec} has none: put each class into its own folder")
+    size, why = DataSize(len(source), source.side), ""
+    if recipe is None:
+        recipe, why = choose_recipe(size, device)
+    values = {**registry.part_recipe(read_recipe(recipe), entry), **_brought(early.init), **given}
+    asked, options = _split(values, entry)
+    settings = resolve(asked, size, look_at_machine(device, ranks))
+    flat = {**dataclasses.asdict(asked), **dataclasses.asdict(options)}
+    resolved = options.resolve(settings, len(source))
+    plan = Plan(request.out, source, recipe, entry, flat, settings, resolved, request.own, previous)
+    _check(plan, ranks)
+    _introduce(reporter, plan, why)
+    return plan
+
+
+def _asked(request: Request, previous: Run | None) -> tuple[str | None, Entry, dict[str, Any]]:
+    """The recipe, the system, and the settings that were named; of a run that is continued those it began with."""
+    recipe, given = request.recipe, dict(request.settings)
+    named = request.method or given.pop("method", None)
     if previous is not None:
         before = previous.config["recipe"]
         if recipe not in (None, before):
-            raise UserError(f"{out} was begun with recipe {before}, not {recipe}; resume it with the same")
-        recipe = before
-        settings = {**previous.config["asked"], **_decided(previous), **settings}
-    # Checked before the data is looked at; a recipe that is yet to be chosen says nothing of what is needed here.
-    given = Settings.from_mapping({**(read_recipe(recipe) if recipe else {}), **settings}, "protonce")
-    device = find_device(given.device)
+            raise UserError(f"{request.out} was begun with recipe {before}, not {recipe}; resume it with the same")
+        _check_own(previous, request.own)
+        begun = previous.settings.method
+        if named is not None and registry.find(named).name != begun:
+            name = registry.find(named).name
+            raise UserError(f"{request.out} was begun with method {begun}, not {name}; resume it with the same")
+        recipe, named = before, named or begun
+        given = {**previous.config["asked"], **_decided(previous), **given}
+    if named is None:
+        named = str(read_recipe(recipe).get("method", Settings().method)) if recipe else Settings().method
+    entry = registry.find(named)
+    return recipe or entry.recipe or None, entry, {**given, "method": entry.name}
+
+
+def _split(values: Mapping[str, Any], entry: Entry) -> tuple[Settings, Options]:
+    """Common settings and the options of a system, checked."""
+    common, options = registry.part(values, entry, "protonce")
+    asked = Settings(**common)
+    if asked.init and Path(asked.init).exists():  # found again from any working directory
+        asked = dataclasses.replace(asked, init=str(Path(asked.init).resolve()))
+    return asked, entry.options(**options)
+
+
+def _open(request: Request, settings: Settings, previous: Run | None, reporter: Reporter) -> Source:
+    """The training images."""
+    data = request.data
     if isinstance(data, str | Path) and data != "builtin":
         reporter.say(f"looking at the images of {data}")
     known = previous.images[0] if previous is not None else None
-    source = open_source(data, "train", given.seed, given.limit, known)
-    if source.sizes is None and not own["own_views"]:
+    source = open_source(data, "train", settings.seed, settings.limit, known)
+    if source.sizes is None and not request.own_views:
         raise UserError("the data set gives no images; pass views= and encoder= that know what to do with its items")
+    return source
 
-    size = DataSize(len(source), source.side)
-    why = ""
-    if recipe is None:
-        recipe, why = choose_recipe(size, device)
-    # Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
-    brought = weights.architecture(given.init)
+
+def _brought(init: str) -> dict[str, object]:
+    """Weights to start from bring their architecture along: it wins over the recipe's, and an option over both."""
+    brought = weights.architecture(init)
     if fixed_size(str(brought.get("backbone", ""))) is None:  # then the size of the images is these images' matter
         brought = {name: value for name, value in brought.items() if name not in ("image_size", "plain_resize")}
-    asked = Settings.from_mapping({**read_recipe(recipe), **brought, **settings}, "protonce")
-    if asked.init and Path(asked.init).exists():  # found again from any working directory
-        asked = dataclasses.replace(asked, init=str(Path(asked.init).resolve()))
-    resolved = resolve(asked, size, look_at_machine(device, ranks))
-    if resolved.head == "none":
+    return brought
+
+
+def _check(plan: Plan, ranks: Ranks) -> None:
+    """What only the resolved settings tell.
+
+    Raises:
+        UserError: they cannot be trained with, on this machine, or in this run folder.
+    """
+    settings = plan.settings
+    if settings.head == "none":
         raise UserError("head is none, which is for imported encoders; train with linear or mlp")
-    if resolved.device == "cpu" and resolved.precision == "16":
+    if settings.device == "cpu" and settings.precision == "16":
         raise UserError("precision 16 needs a GPU; on a CPU choose 32")
-    if resolved.kmeans_engine == "faiss" and importlib.util.find_spec("faiss") is None:
+    if settings.kmeans_engine == "faiss" and importlib.util.find_spec("faiss") is None:
         raise UserError("kmeans_engine is faiss, which is not installed; choose torch")
     if ranks.size > 1:
-        _check_ranks(ranks, resolved)
-    if resolved.tensorboard_every:
+        _check_ranks(ranks, settings)
+    if settings.tensorboard_every:
         board.check()
-    if previous is not None:
-        _check_same(previous, source, resolved, own)
-    _introduce(reporter, source, recipe, why, resolved, asked)
-    return Plan(out, source, recipe, asked, resolved, previous)
+    if plan.previous is not None:
+        _check_same(plan.previous, plan)
 
 
 def _previous(out: Path, resume: bool) -> Run | None:
@@ -115,28 +192,34 @@ def _previous(out: Path, resume: bool) -> Run | None:
 def _decided(previous: Run) -> dict[str, object]:
     """What `auto` chose when the run began, for the data: another version may choose otherwise. Not for the machine."""
     machine = ("device", "precision", "kmeans_engine", "workers")
-    asked = previous.config["asked"]
-    return {k: getattr(previous.settings, k) for k, v in asked.items() if v == "auto" and k not in machine}
+    config = previous.config
+    return {k: config["settings"][k] for k, v in config["asked"].items() if v == "auto" and k not in machine}
 
 
-def _check_same(previous: Run, source: Source, resolved: Resolved, own: Mapping[str, bool]) -> None:
-    """A run continues with the data and the settings it began with, or it would be another run."""
-    before = previous.config["data"]
+def _check_own(previous: Run, own: Mapping[str, bool]) -> None:
+    """A run continues with the caller's own encoder, views and system where it began with them."""
     for name, is_own in own.items():
-        if before[name] != is_own:
-            what = f"{'without' if is_own else 'with'} {name.removeprefix('own_')}="
+        if bool(previous.config["data"].get(name)) != is_own:
+            argument = {"own_system": "a class as method="}.get(name, f"{name.removeprefix('own_')}=")
+            what = f"{'without' if is_own else 'with'} {argument}"
             raise UserError(f"{previous.path} was begun {what}; resume it the same way")
+
+
+def _check_same(previous: Run, plan: Plan) -> None:
+    """A run continues with the data and the settings it began with, or it would be another run."""
+    before, source = previous.config["data"], plan.source
     # Of images that are gone nobody can say whether they were the same: most must be there to tell.
     if before["fingerprint"] != source.fingerprint and not 0 < len(source.lost) <= len(source) / 2:
         raise UserError(
             f"{previous.path} was trained on {before['images']} images of {before['source']}, and these "
             f"{len(source)} of {source.spec} are not the same; resume it on the data it began with"
         )
-    for name in Settings.names():
-        if name in FREE:
+    now = plan.config["settings"]
+    for name, old in previous.config["settings"].items():
+        new = now.get(name)
+        if name in MAY_CHANGE or old == new:
             continue
-        old, new = getattr(previous.settings, name), getattr(resolved, name)
-        if old != new and not (name == "init" and old and new and Path(old).resolve() == Path(new).resolve()):
+        if not (name == "init" and old and new and Path(old).resolve() == Path(new).resolve()):
             raise UserError(
                 f"{previous.path} was begun with {name} {old}, not {new}; resume it with the same, or start a new run"
             )
@@ -161,36 +244,15 @@ def _check_ranks(ranks: Ranks, resolved: Resolved) -> None:
         )
 
 
-def find_device(asked: str) -> str:
-    """The device that is asked for, or the best there is."""
-    has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if asked == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if has[name])
-    if not has[asked]:
-        raise UserError(f"device {asked} is not there; choose cpu or auto")
-    return asked
-
-
-def look_at_machine(device: str, ranks: Ranks) -> Machine:
-    """What this machine can do, with several processes on it for each of them."""
-    return Machine(
-        device=device,
-        bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
-        faiss=sys.platform == "linux" and importlib.util.find_spec("faiss") is not None,  # macOS: clashes with torch
-        cores=max((os.cpu_count() or 1) // ranks.here, 1),
-    )
-
-
-def _introduce(reporter: Reporter, source: Source, recipe: str, why: str, resolved: Resolved, asked: Settings) -> None:
+def _introduce(reporter: Reporter, plan: Plan, why: str) -> None:
     """Say what is about to happen, and what `auto` chose."""
+    source, entry, chosen = plan.source, plan.entry, plan.config["settings"]
     reporter.say(
         f"{len(source):,} images of {source.spec}" + (f", {len(source.skipped)} skipped" if source.skipped else "")
     )
-    reporter.say(f"recipe {recipe}" + (f" ({why})" if why else ""))
-    chosen = [f"{name} {getattr(resolved, name)}" for name in Settings.names() if getattr(asked, name) == "auto"]
-    if chosen:
-        reporter.say(f"auto chose {', '.join(chosen)}")
-    if resolved.method == "pcl" and resolved.terms != "instance" and resolved.warmup_epochs >= resolved.epochs:
-        reporter.say(
-            f"note: warm-up takes {resolved.warmup_epochs} of {resolved.epochs} epochs, so prototypes are never used"
-        )
+    reporter.say(f"{entry.title}, recipe {plan.recipe}" + (f" ({why})" if why else ""))
+    autos = [f"{name} {chosen[name]}" for name, value in plan.asked.items() if value == "auto"]
+    if autos:
+        reporter.say(f"auto chose {', '.join(autos)}")
+    for note in plan.options.notes(plan.settings):
+        reporter.say(f"note: {note}")

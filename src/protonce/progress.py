@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -28,6 +28,7 @@ class Reporter:
         )
         self.task = self.bar.add_task("", total=None, text="")
         self.epochs = self.steps = self.first = 0
+        self.terms: Sequence[str] = ()
         self.done = 0
         self.stepping = 0.0  # seconds inside M-steps
         self.between = 0.0  # seconds of the last E-step
@@ -47,9 +48,10 @@ class Reporter:
         """A line that stays."""
         self.console.print(text, soft_wrap=True)
 
-    def begin(self, epochs: int, steps: int, first_epoch: int = 0, first_step: int = 0) -> None:
-        """Training begins: so many epochs of so many steps, from this one on."""
+    def begin(self, terms: Sequence[str], epochs: int, steps: int, first_epoch: int = 0, first_step: int = 0) -> None:
+        """Training begins: so many epochs of so many steps, from this one on; the loss has these terms."""
         self.epochs, self.steps, self.first = epochs, steps, first_epoch * steps + first_step
+        self.terms = terms
         self.bar.update(self.task, total=epochs * steps, completed=self.first)
         if first_step:
             self.say(f"resuming after step {first_step} of epoch {first_epoch + 1} of {epochs}")
@@ -73,7 +75,7 @@ class Reporter:
         now = time.perf_counter()
         self.stepping += now - self._mark
         self._mark = now
-        text = f"{describe(logs)}  " if logs else None
+        text = f"{describe(logs, self.terms)}  " if logs else None
         left = self.seconds_left(epoch)
         if left is not None:
             if not self.said:
@@ -97,7 +99,9 @@ class Reporter:
     def epoch(self, record: Mapping[str, object]) -> None:
         """An epoch has ended."""
         numbers = {k: v for k, v in record.items() if isinstance(v, float)}
-        self.say(f"epoch {record['epoch']}/{self.epochs}  {describe(numbers)}  {duration(numbers['seconds'])}")
+        self.say(
+            f"epoch {record['epoch']}/{self.epochs}  {describe(numbers, self.terms)}  {duration(numbers['seconds'])}"
+        )
 
 
 class Steps:
@@ -130,13 +134,15 @@ class Steps:
         self.console.print(f"{text}  {duration(time.perf_counter() - began)}", soft_wrap=True)
 
 
-def describe(numbers: dict[str, float]) -> str:
-    """Both losses, and how often instance and prototype were recognised."""
+def describe(numbers: Mapping[str, float], terms: Sequence[str]) -> str:
+    """The loss of each term of these names that there is, and its accuracy where it has one."""
     parts = []
-    for name in ("instance", "prototype"):
+    for name in terms:
         if name in numbers:
-            parts.append(f"{name} loss {numbers[name]:.3f}, right {100 * numbers[f'{name}_accuracy']:.0f} %")
-    return "  ".join(parts)
+            accuracy = numbers.get(f"{name}_accuracy")
+            right = "" if accuracy is None else f", accuracy {100 * accuracy:.0f} %"
+            parts.append(f"{name} loss {numbers[name]:.3f}{right}")
+    return "  ".join(parts) or f"loss {numbers['loss']:.3f}"
 
 
 def duration(seconds: float) -> str:

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protonce import randomness
+from protonce.config import Resolved
 from protonce.kmeans import Engine, k_means, nearest
 
 
@@ -19,6 +21,12 @@ class Prototypes:
     means: Tensor  # the k-means centroids before normalisation, (k, d); the next start
     assignment: Tensor  # s, (n,): the prototype to which each image belongs
     concentration: Tensor  # φ, (k,)
+
+    @property
+    def percentiles(self) -> list[float]:
+        """Least, 10th, 50th, 90th percentile and greatest of φ."""
+        marks = torch.quantile(self.concentration.float().cpu(), torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0]))
+        return [float(v) for v in marks]
 
     def to(self, device: torch.device | str) -> "Prototypes":
         """The same prototypes on another device."""
@@ -73,6 +81,35 @@ def e_step(
         )
         prototypes.append(Prototypes(F.normalize(found.means, dim=1), found.means, found.assignment, phi))
     return prototypes
+
+
+def cluster(features: Tensor, settings: Resolved, epoch: int = 0, start: Sequence[Tensor] = ()) -> list[Prototypes]:
+    """The E-step with the settings of a run: for its M-steps, for the record, and for imported encoders.
+
+    Args:
+        features: v' of all images, (n, d), L2-normalised.
+        settings: of the run.
+        epoch: from 0; the starts of k-means are drawn for it.
+        start: means of the last E-step, for `kmeans_init` warm; none: there was none.
+
+    Returns:
+        a set of prototypes a granularity, on the CPU
+    """
+    device = settings.device if settings.kmeans_engine == "torch" else "cpu"
+    found = e_step(
+        features.to(device),
+        settings.clusters,
+        tau=settings.tau,
+        alpha=settings.alpha,
+        estimate=settings.concentration == "estimated",
+        generator=randomness.generator(settings.seed, "k-means", epoch),
+        iterations=settings.kmeans_iterations,
+        starts=settings.kmeans_starts,
+        sample=settings.kmeans_points,
+        init=start if start and settings.kmeans_init == "warm" else None,
+        engine=settings.kmeans_engine,
+    )
+    return [c.to("cpu") for c in found]
 
 
 def concentration(features: Tensor, means: Tensor, assignment: Tensor, tau: float, alpha: float) -> Tensor:

@@ -5,6 +5,8 @@ epoch 3 are the same wherever and whenever they are asked for.
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -39,3 +41,15 @@ def uniform(seed: int, purpose: str, epoch: int, index: NDArray[np.int64], n: in
         row = _mix(start + _mix(index.astype(np.uint64) * np.uint64(_GOLDEN)))  # (B,)
         words = _mix(row[:, None] + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN))  # (B, n)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@contextmanager
+def preserved(device: str) -> Iterator[None]:
+    """The caller's random state is as it was afterwards, on the CPU and on the device."""
+    mps = torch.mps.get_rng_state() if device == "mps" else None
+    try:
+        with torch.random.fork_rng([torch.cuda.current_device()] if device == "cuda" else []):
+            yield
+    finally:
+        if mps is not None:
+            torch.mps.set_rng_state(mps)

@@ -83,6 +83,13 @@ class Ranks:
         for tensor, mean in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
             tensor.copy_(mean.view_as(tensor))
 
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks, as a new tensor."""
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        if self.size > 1:
+            dist.all_reduce(total)
+        return total
+
     def most(self, value: int, device: torch.device) -> int:
         """The largest value of any rank; the same answer on all."""
         if self.size == 1:

@@ -2,7 +2,6 @@
 
 import copy
 import csv
-import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -36,6 +35,7 @@ from protonce.features import FeatureCache, Kind
 from protonce.files import csv_text, write_npz, write_whole
 from protonce.health import Verdict, verdict
 from protonce.kmeans import Engine
+from protonce.migration import migrated
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, assign, parents
 
@@ -62,8 +62,11 @@ class Run:
         if not config.exists():
             raise UserError(f"{path} is not a run folder: it has no config.yaml")
         try:
-            self.config: dict[str, Any] = yaml.safe_load(config.read_text())
-            self.settings = Resolved(**self.config["settings"])
+            self.config: dict[str, Any] = migrated(yaml.safe_load(config.read_text()))
+            common = Settings.names()
+            chosen = self.config["settings"]
+            self.settings = Resolved(**{name: value for name, value in chosen.items() if name in common})
+            self.options = {name: value for name, value in chosen.items() if name not in common}  # of the system
         except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError):
             raise UserError(f"{path} is not a run folder of this version: its config.yaml is another's") from None
 
@@ -110,10 +113,30 @@ class Run:
         Raises:
             UserError: no epoch has ended yet.
         """
-        records = [record for record in self.metrics if "effective_rank" in record]  # early versions did not look
-        if not records:
+        records = self.metrics
+        if not any("effective_rank" in record for record in records):  # early versions did not look
             raise UserError(f"no epoch of {self.path} has ended yet; continue it with --resume")
-        return verdict(records, self.settings.dim)
+        return verdict(records, self.terms, self.settings.dim)
+
+    @property
+    def title(self) -> str:
+        """What people call the system."""
+        return str(self.config["system"]["title"])
+
+    @property
+    def terms(self) -> list[str]:
+        """Names of the terms of its loss, each a number in metrics.jsonl."""
+        return list(self.config["system"]["terms"])
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the system was trained with the labels of the images."""
+        return bool(self.config["system"].get("labels"))
+
+    @property
+    def recorded_epochs(self) -> list[int]:
+        """The epochs (from 1) that were clustered, for their M-steps or for the record."""
+        return [record["epoch"] for record in self.metrics if "clusters" in record]
 
     @functools.cached_property
     def encoders(self) -> tuple[Encoder, Encoder]:
@@ -306,40 +329,32 @@ def alone(path: Path) -> Iterator[None]:
         raise UserError(f"another process is training into {path}; wait for it, or choose another folder") from None
 
 
-def create(
-    path: Path,
-    source: Source | None,
-    recipe: str | None,
-    asked: Settings,
-    resolved: Resolved,
-    own: Mapping[str, bool],
-    imported: str = "",
-) -> None:
-    """Lay out a new run folder: what is about to be trained, on what; or what was imported, maybe without images."""
+def create(path: Path, source: Source | None, own: Mapping[str, bool], config: Mapping[str, Any]) -> None:
+    """Lay out a new run folder: what is about to be trained, on what; or what was imported, maybe without images.
+
+    Args:
+        path: of the folder.
+        source: the images; None: there are none.
+        own: whether encoder, views and system are the user's own.
+        config: what config.yaml says of the training: recipe, system, and settings as asked for and as resolved.
+    """
     path.mkdir(parents=True, exist_ok=True)
     names, skipped = (source.names, source.skipped) if source else ([], [])
     rows = zip(range(len(names)), names, (source and source.labels) or [""] * len(names), strict=True)
     write_whole(path / "images.csv", csv_text(("index", "name", "label"), rows))
     write_whole(path / "skipped.csv", csv_text(("name", "reason"), ((s.name, s.reason) for s in skipped)))
-    config = {
-        "recipe": recipe,
-        **({"imported": imported} if imported else {}),
-        "data": {
-            "source": source.place or source.spec if source else "",
-            "images": len(names),
-            "fingerprint": source.fingerprint if source else "",
-            "identity": source.identity if source else "",
-            **own,
-        },
-        "asked": dataclasses.asdict(asked),
-        "settings": dataclasses.asdict(resolved),
-        "versions": _versions(),
-        "git": _git_sha(),
+    data = {
+        "source": source.place or source.spec if source else "",
+        "images": len(names),
+        "fingerprint": source.fingerprint if source else "",
+        "identity": source.identity if source else "",
+        **own,
     }
-    write_whole(path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    about = {**config, "data": data, "versions": _versions(), "git": _git_sha()}
+    write_whole(path / "config.yaml", yaml.safe_dump(about, sort_keys=False))
 
 
-def finish(path: Path, query: Mapping[str, Tensor], twin: Encoder, own_backbone: bool, settings: Resolved) -> None:
+def finish(path: Path, query: Encoder, twin: Encoder, own_backbone: bool, settings: Resolved) -> None:
     """Leave the encoder, last of all: where it is, the run has ended."""
     card = {
         "own_backbone": own_backbone,
@@ -347,7 +362,8 @@ def finish(path: Path, query: Mapping[str, Tensor], twin: Encoder, own_backbone:
         **{name: getattr(settings, name) for name in ARCHITECTURE},
     }
     write_whole(path / "encoder.json", json.dumps(card, indent=2) + "\n")
-    tensors = {f"query.{k}": v for k, v in query.items()} | {f"momentum.{k}": v for k, v in twin.state_dict().items()}
+    both = {"query": query.state_dict(), "momentum": twin.state_dict()}
+    tensors = {f"{name}.{k}": v for name, state in both.items() for k, v in state.items()}
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in sorted(tensors.items())}
     write_whole(path / "encoder.safetensors", safetensors_bytes(tensors))
 

@@ -234,7 +234,7 @@ class ImageViews:
         """The crops of one large image, (3, s, s) uint8 per view.
 
         A JPEG is decoded once, at the smallest size from which no crop has to be enlarged. So the other views of an
-        image have no influence on where a crop lies, but on the size from which it is resized.
+        image do not affect where a crop lies, only the size at which the image is decoded.
         """
         sizes = [self.settings.image_size] if item.plain else [view.size for view in self._views]
         boxes = functools.cache(lambda *shape: self.boxes(item, shape))  # the shape is known within `decode`

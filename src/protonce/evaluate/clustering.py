@@ -84,7 +84,7 @@ def protocol(task: Task) -> Outcome:
                 metrics[name + suffix] = over_draws([score(t) for t in tables])
     details = {}
     _, own = task.run.images
-    epochs = [record["epoch"] for record in task.run.metrics]
+    epochs = task.run.recorded_epochs
     if own is not None and epochs:
         with task.steps.doing("AMI of the run's own clusters over its training"):
             curves = over_training(task.run, own, epochs)

@@ -1,15 +1,72 @@
-"""MoCo: instance discrimination with a momentum encoder and a queue. It is PCL whose E-step returns None."""
+"""MoCo (He et al., 2020): contrast each query with a queue of keys from a momentum encoder (InfoNCE, eq. 1)."""
 
-from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
-from protonce.methods.pcl import PCL
+from protonce.context import Progress
+from protonce.encoder import Encoder
+from protonce.losses import accuracy, instance_logits, nce
+from protonce.memory import Queue
+from protonce.methods.base import Batch, Setup, System, Term
+from protonce.methods.options import MoCoOptions
+from protonce.momentum import encode_keys, twin_of, update_twin
 
 
-class MoCo(PCL):
-    """InfoNCE (eq. 1) alone, in every epoch."""
+class Pair(NamedTuple):
+    """Queries and keys of the same images."""
 
-    def e_step(self, epoch: int, features: Callable[[], Tensor]) -> None:  # noqa: ARG002
-        """No prototypes; the loop still clusters for the record."""
-        return
+    v: Tensor  # f_θ(x), (b, d)
+    v_: Tensor  # v' = f_θ'(x'), (b, d)
+    mask: Tensor  # True where a key of the queue is no negative, (b, r)
+
+
+class MoCo(System):
+    """Twin, queue, and the pair (v, v')."""
+
+    Options = MoCoOptions
+    terms: ClassVar[tuple[str, ...]] = ("instance",)
+    momentum: Encoder
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.momentum = twin_of(self.query)  # f_θ', θ' = θ
+        self.queue = Queue(self.options.queue, self.query.dim)
+
+    def m_step(self, batch: Batch, state: Any) -> tuple[Tensor, dict[str, Term]]:  # noqa: ARG002
+        """InfoNCE (eq. 1) of a batch."""
+        turns = [self.instance_term(pair) for pair in self.pairs(batch)]
+        instance = mean_term(turns)
+        return instance.loss, {"instance": instance}
+
+    def pairs(self, batch: Batch) -> list[Pair]:
+        """(v, v') of each turn: the first view is the query; with `queries` both, the second in its turn."""
+        x, x_ = batch.views
+        shuffle = self.context.generator("shuffle", batch.progress)
+        index = self.context.gather(batch.index)  # (B,)
+        pairs = []
+        for query, key in [(x, x_), (x_, x)] if self.options.queries == "both" else [(x, x_)]:
+            v = self.query(query)  # v = f_θ(x), (b, d)
+            keys = encode_keys(self.momentum, key, self.context, shuffle)  # v' = f_θ'(x'), (B, d)
+            pairs.append((v, self.context.part(keys)))
+            # All keys join the queue before any loss: fresh negatives keep a short queue from being told apart by
+            # its age, and what a loss has seen must not change before its gradient is taken.
+            self.queue.push(keys, index)
+        mask = self.queue.mask(batch.index)  # (b, r)
+        return [Pair(v, v_, mask) for v, v_ in pairs]
+
+    def instance_term(self, pair: Pair) -> Term:
+        """Eq. 1; its chance level is log(r + 1)."""
+        logits = instance_logits(pair.v, pair.v_, self.queue.keys, self.settings.tau, pair.mask)  # (b, 1 + r)
+        chance = torch.log(1 + (~pair.mask).sum(dim=1)).mean()
+        return Term(nce(logits), chance, accuracy(logits))
+
+    def after_step(self, progress: Progress) -> None:  # noqa: ARG002
+        """θ' = m θ' + (1 - m) θ."""
+        update_twin(self.query, self.momentum, self.options.twin_momentum)
+
+
+def mean_term(turns: list[Term]) -> Term:
+    """The mean of a term over the turns of a batch."""
+    return Term(*(torch.stack([torch.as_tensor(v) for v in values]).mean() for values in zip(*turns, strict=True)))

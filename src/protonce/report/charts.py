@@ -45,7 +45,12 @@ def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
     """How the run went, epoch by epoch; charts without a line are left out."""
     records = run.metrics
     names = [f"k = {k:,}" for k in run.settings.clusters]
-    charts = [_losses(records), _accuracies(records), _learning_rate(records), _concentration(records, names)]
+    charts = [
+        _losses(records, run.terms),
+        _accuracies(records, run.terms),
+        _learning_rate(records),
+        _concentration(records, names),
+    ]
     charts += [_agreement(records, names), _rank(records, run.settings.dim)]
     if labels is not None and records:
         charts.append(_labels(run, labels, names))
@@ -64,25 +69,22 @@ def _by_level(names: Sequence[str], records: Sequence[Mapping[str, Any]], key: s
     return [Line(name, [r["epoch"] for r in have], [r[key][m] for r in have]) for m, name in enumerate(names) if have]
 
 
-def _losses(records: Sequence[Mapping[str, Any]]) -> Chart:
-    both = any("prototype" in r for r in records) and any("instance" in r for r in records)
-    lines = _series("both terms, weighted", records, "loss") if both else []
-    for term in ("instance", "prototype"):
-        found = _series(term, records, term)
-        lines += found
-        if found:
-            lines += _series(f"{term}, by guessing", [r for r in records if term in r], f"{term}_chance", of=term)
-    caption = (
-        "ProtoNCE and its two terms (eq. 11); the sum rises where the prototype term joins. Dashed: what an untrained "
-        "or collapsed encoder would have."
-    )
+def _losses(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
+    found = [term for term in terms if any(term in r for r in records)]
+    lines = _series("sum of the terms, weighted" if found else "loss", records, "loss") if len(found) != 1 else []
+    for term in found:
+        lines += _series(term, records, term)
+        lines += _series(f"{term}, chance level", [r for r in records if term in r], f"{term}_chance", of=term)
+    caption = "The loss and its terms; the sum rises where a term joins."
+    if any(line.of for line in lines):
+        caption += " Dashed: what an untrained or collapsed encoder would have."
     return Chart("loss", "Loss", caption, "epoch", "loss", lines)
 
 
-def _accuracies(records: Sequence[Mapping[str, Any]]) -> Chart:
-    lines = _series("instance", records, "instance_accuracy") + _series("prototype", records, "prototype_accuracy")
-    caption = "How often the other view of an image, and its prototype, were told from all others."
-    return Chart("accuracy", "Recognised", caption, "epoch", "share", lines)
+def _accuracies(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
+    lines = [line for term in terms for line in _series(term, records, f"{term}_accuracy")]
+    caption = "How often each term of the loss gets a training image right."
+    return Chart("accuracy", "Accuracy", caption, "epoch", "share", lines)
 
 
 def _learning_rate(records: Sequence[Mapping[str, Any]]) -> Chart:
@@ -92,7 +94,7 @@ def _learning_rate(records: Sequence[Mapping[str, Any]]) -> Chart:
 
 def _concentration(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Chart:
     lines = []
-    have = [r for r in records if r["phi"]]
+    have = [r for r in records if r.get("phi")]
     for m, name in enumerate(names):
         if have:
             low, middle, high = ([r["phi"][m][i] for r in have] for i in (1, 2, 3))
@@ -102,7 +104,7 @@ def _concentration(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -
 
 
 def _agreement(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Chart:
-    caption = "NMI of the clusters with those of the epoch before; 1: the same clusters."
+    caption = "NMI of the clusters with those before them; 1: the same clusters."
     lines = _by_level(names, records, "agreement")
     return Chart("stability", "Clusters from epoch to epoch", caption, "epoch", "NMI", lines)
 
@@ -115,10 +117,12 @@ def _rank(records: Sequence[Mapping[str, Any]], dim: int) -> Chart:
 
 def _labels(run: Run, labels: Sequence[str], names: Sequence[str]) -> Chart:
     """AMI between clusters and labels over epochs, for each granularity (the appendix' figure)."""
-    epochs = len(run.metrics)
-    chosen = np.unique(np.linspace(1, epochs, min(epochs, MOST_EPOCHS)).round().astype(int)).tolist()
+    epochs = np.array(run.recorded_epochs)
+    spread = np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(int)
+    chosen = epochs[np.unique(spread)].tolist()
     lines = [Line(name, chosen, curve) for name, curve in zip(names, over_training(run, labels, chosen), strict=True)]
-    caption = "AMI of the clusters with the labels, which training never saw (the figure of the paper's appendix)."
+    saw = "used by training" if run.uses_labels else "which training never saw"
+    caption = f"AMI of the clusters with the labels, {saw} (the figure of the paper's appendix)."
     return Chart("ami", "Clusters and labels", caption, "epoch", "AMI", lines)
 
 

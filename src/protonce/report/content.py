@@ -13,7 +13,6 @@ from protonce.report.hierarchy import Floats, Ints, Level, alike, levels, outlie
 from protonce.report.thumbnails import choose, draw
 from protonce.run import Run
 
-SYSTEMS = {"pcl": "PCL", "moco": "MoCo"}
 ODD = 60  # outliers, and pairs that look alike, on the page
 
 
@@ -98,4 +97,4 @@ def titled(run: Run, against: Run | None) -> dict[str, Run]:
 
 def title(run: Run) -> str:
     """The system and the folder of a run."""
-    return f"{SYSTEMS.get(run.settings.method, run.settings.method)} ({run.path.resolve().name})"
+    return f"{run.title} ({run.path.resolve().name})"

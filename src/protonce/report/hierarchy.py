@@ -61,7 +61,7 @@ def levels(run: Run, embeddings: Tensor | None) -> list[Level]:
     if run.finished:
         assignments = [c.assignment for c in run.prototypes]
     else:
-        assignments = [torch.from_numpy(a).long() for a in read_assignments(run.path, len(run.metrics))]
+        assignments = [torch.from_numpy(a).long() for a in read_assignments(run.path, run.recorded_epochs[-1])]
     found = []
     for m, assignment in enumerate(assignments):
         distance = None

@@ -13,10 +13,11 @@ from protonce.config import Settings, read_recipe
 from protonce.data.sources import Data, lies_among
 from protonce.errors import UserError
 from protonce.files import write_whole
+from protonce.methods.registry import SYSTEMS
 from protonce.progress import Steps, duration
 from protonce.report import charts, drawing
 from protonce.report.charts import Chart
-from protonce.report.content import SYSTEMS, Content, gather, title, titled
+from protonce.report.content import Content, gather, title, titled
 from protonce.report.hierarchy import Level, classes_of, levels
 from protonce.report.payload import CLOSEST, LISTED, packed, payload
 from protonce.report.thumbnails import pack
@@ -61,7 +62,7 @@ def write_report(
 
 
 def _sizes(content: Content) -> dict[str, Sequence[Level]]:
-    """What the histograms compare: runs on the same images, and how φ was had where they differ in it (fig. 3a)."""
+    """What the histograms compare: runs on the same images, and how φ was estimated, where that differs (fig. 3a)."""
     run, other = content.run, content.against
     if other is None or other.config["data"]["fingerprint"] != run.config["data"]["fingerprint"]:
         return {title(run): content.hierarchy}
@@ -135,7 +136,8 @@ def _facts(content: Content) -> dict[str, str]:
     if content.labels:
         without = content.labels.count("")
         some = f", {len(content.labels) - without:,} of them labelled" if without else ""
-        classes = f"{some}, {len({*content.labels} - {''}):,} classes (training never saw them)"
+        saw = "training used them" if run.uses_labels else "training never saw them"
+        classes = f"{some}, {len({*content.labels} - {''}):,} classes ({saw})"
     encoder = "of the user's own" if run.config["data"]["own_encoder"] else settings.backbone
     if encoder == settings.backbone and settings.width != Settings().width:
         encoder += f", width {settings.width}"
@@ -144,7 +146,7 @@ def _facts(content: Content) -> dict[str, str]:
         facts |= {"System": f"imported from {run.imported}", "Encoder": encoder}
     else:
         facts |= {
-            "System": f"{SYSTEMS.get(settings.method, settings.method)}, recipe {run.config['recipe']}",
+            "System": f"{run.title}, recipe {run.config['recipe']}",
             "Encoder": encoder,
             "Epochs": f"{done:,}" if run.finished else f"{done:,} of {settings.epochs:,}: the run has not ended",
             "Time": duration(sum(r["seconds"] for r in records)) + f" on {settings.device}",
@@ -188,16 +190,18 @@ def _command(run: Run) -> str:
         run.imported
         or about["own_encoder"]
         or about["own_views"]
+        or about.get("own_system")
         or not (about["source"] == "builtin" or "/" in about["source"])
     ):
         return ""
-    usual = {**vars(Settings()), **read_recipe(recipe)}
-    options = [
+    options = SYSTEMS[asked["method"]].options
+    usual = {**vars(Settings()), **vars(options()), **read_recipe(recipe)}
+    words = [
         f"--{name.replace('_', '-')} {shlex.quote(_option(value))}"
         for name, value in asked.items()
         if name in usual and value != usual[name]
     ]
-    return " ".join([f"protonce train {shlex.quote(about['source'])} --recipe {recipe}", *options, "--out RUN"])
+    return " ".join([f"protonce train {shlex.quote(about['source'])} --recipe {recipe}", *words, "--out RUN"])
 
 
 def _option(value: object) -> str:

@@ -1,0 +1,64 @@
+"""`protonce.train`: from data and settings to a finished run."""
+
+from pathlib import Path
+
+from torch import nn
+
+from protonce import randomness
+from protonce.assembly import assemble
+from protonce.data.sources import Data
+from protonce.data.views import Views
+from protonce.journal import Lost, writing
+from protonce.methods.base import System
+from protonce.preparation import Request, prepare
+from protonce.progress import Reporter
+from protonce.ranks import Ranks, said_once
+from protonce.run import Run
+from protonce.training import fit
+
+
+def train(
+    data: Data,
+    out: str | Path,
+    *,
+    recipe: str | None = None,
+    method: str | type[System] | None = None,
+    encoder: nn.Module | None = None,
+    views: Views | str | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    **settings: object,
+) -> Run:
+    """Learn an encoder and a hierarchy of prototypes from images without labels.
+
+    Args:
+        data: a folder, a .zip, `builtin`, an array of images, or an object with `len` and `load(i)`.
+        out: the run folder; it must be new or empty, or hold the run to resume.
+        recipe: named settings; None: chosen by the size of the data and the device.
+        method: the system, by its name, or a class of the user's own; None: the recipe's, or PCL.
+        encoder: the user's own module, from views (B, ...) to (B, D), in place of a timm backbone.
+        views: the setting of that name; or the user's own views, for data that are not images.
+        resume: continue the run in `out` after its last whole checkpoint, or start it where there is none.
+        quiet: print nothing.
+        settings: any of `Settings`, and options of the system; they win over the recipe's.
+
+    Raises:
+        UserError: something the caller can mend. Nothing has been written then, unless training had begun.
+    """
+    if isinstance(views, str):
+        settings, views = {**settings, "views": views}, None
+    own = {"own_encoder": encoder is not None, "own_views": views is not None}
+    request = Request(data, Path(out), recipe, method, resume, settings, **own)
+    ranks = Ranks()
+    reporter = Reporter(quiet or not ranks.first)
+    with said_once():
+        plan = prepare(request, reporter, ranks)
+    lost = Lost(plan.out, Reporter(quiet))
+    training = assemble(plan, ranks, encoder, views, reporter, lost)
+    with writing(plan, ranks, lost), randomness.preserved(plan.settings.device):
+        if plan.previous is not None and plan.previous.finished:
+            reporter.say(f"{plan.out} has already been trained for {plan.settings.epochs} epochs")
+        else:
+            fit(training, reporter)
+    ranks.wait()
+    return Run(plan.out, encoder, views)

@@ -1,0 +1,201 @@
+"""Build what a training works with: loader, system and optimizer, on one device or on several ranks."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from protonce import checkpoints, randomness, weights
+from protonce.checkpoints import Epoch
+from protonce.config import Resolved
+from protonce.context import Context
+from protonce.data.loader import Loader
+from protonce.data.views import ImageViews, Views
+from protonce.devices import autocast, launch
+from protonce.encoder import Encoder, batch_norms, build
+from protonce.errors import UserError
+from protonce.features import extract
+from protonce.methods.base import UNKNOWN, Setup, System
+from protonce.optimizers import build_optimizer
+from protonce.preparation import MAY_CHANGE, Plan
+from protonce.progress import Reporter
+from protonce.ranks import Ranks
+
+
+@dataclass
+class Training:
+    """What a training works with."""
+
+    plan: Plan
+    ranks: Ranks
+    fabric: Fabric
+    loader: Loader
+    system: System
+    m_step: Callable[..., Any]  # the system's, through which gradients are averaged over ranks
+    optimizer: Any
+    labels: Tensor | None  # (n,) for a system that needs them
+    parts: dict[str, Any]  # what a checkpoint holds, by name
+    start: int  # epochs that are done
+    begun: Epoch | None  # the epoch that has begun, where a run is resumed within one
+
+    @property
+    def settings(self) -> Resolved:
+        """Common settings."""
+        return self.plan.settings
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.fabric.device
+
+    @cached_property
+    def statistics(self) -> list[Tensor]:
+        """Running means and variances of every batch norm."""
+        norms = batch_norms(self.system)
+        return [s for norm in norms for s in (norm.running_mean, norm.running_var) if s is not None]
+
+    def weight(self, rows: int) -> float:
+        """Factor of this rank's loss, so that the mean over ranks is the loss of the batch; of b rows."""
+        if self.system.reduction == "global":
+            return 1.0
+        return rows * self.ranks.size / self.settings.batch_size
+
+    def save(self, done: int, epoch: Epoch | None) -> None:
+        """Keep a checkpoint after `done` epochs, and within the one that has begun."""
+        checkpoints.save(self.plan.out / "checkpoints", done, self.parts, epoch)
+
+
+def assemble(
+    plan: Plan,
+    ranks: Ranks,
+    encoder: nn.Module | None,
+    views: Views | None,
+    reporter: Reporter,
+    lost: Callable[[str, str], None],
+) -> Training:
+    """Build everything, from the last checkpoint if there is one.
+
+    Args:
+        plan: of the training.
+        ranks: the processes that train together.
+        encoder: the user's own backbone; None: the settings'.
+        views: the user's own views; None: those that the system declares.
+        reporter: says what weights it starts from.
+        lost: is told the name and reason of an image that cannot be read any more.
+    """
+    settings, folder = plan.settings, plan.out / "checkpoints"
+    fabric = launch(settings, ranks)
+    ranks.check_alike(_shared(plan))
+    specs = plan.entry.system.views(settings, plan.options)
+    loader = Loader(
+        plan.source,
+        views or ImageViews(settings, specs),
+        seed=settings.seed,
+        workers=settings.workers,
+        device=settings.device,
+        replaced=lost,
+    )
+    network = _encoder(settings, encoder, loader, own_views=views is not None)
+    if settings.init and not checkpoints.exists(folder):
+        reporter.say(f"starting from {weights.start_from(settings.init, network)}")
+    labels, classes = _labels(plan)
+    context = _context(settings, network, ranks)
+    setup = Setup(network, settings, plan.options, context, len(loader), classes)
+    with torch.random.fork_rng(devices=[]):  # a system may draw weights of its own
+        torch.manual_seed(randomness.key(settings.seed, "system"))
+        system = plan.entry.system(setup).to(fabric.device)
+    context.optimizer = _optimizer(system)
+    # `precision` has the scale of half-precision losses.
+    parts = {"system": system, "optimizer": context.optimizer, "precision": fabric.strategy.precision}
+    start, begun = checkpoints.restore(folder, parts, fabric.device)
+    ranks.copy_first(v for v in system.state_dict().values() if isinstance(v, Tensor))  # a user's own may differ
+    m_step, optimizer = fabric.setup(system, context.optimizer)
+    return Training(plan, ranks, fabric, loader, system, m_step, optimizer, labels, parts, start, begun)
+
+
+def _shared(plan: Plan) -> dict[str, object]:
+    """What must be the same on all ranks."""
+    chosen = {**dataclasses.asdict(plan.settings), **dataclasses.asdict(plan.options)}
+    alike = {name: value for name, value in chosen.items() if name not in MAY_CHANGE}
+    return {"the data's fingerprint": plan.source.fingerprint, "RUN": str(plan.out), **alike}
+
+
+def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader, own_views: bool) -> Encoder:
+    if own is None and own_views:
+        raise UserError("views of your own need an encoder of your own; pass encoder=")
+    if own is None:
+        return build(settings)
+    samples = next(iter(loader.plain(2)))
+    return build(settings, own.to(loader.device), loader.views.plain(samples))
+
+
+def _context(settings: Resolved, network: Encoder, ranks: Ranks) -> Context:
+    """The context of a system; and how its encoder computes: its precision, and the parts that batch norm sees."""
+    splits = max(settings.bn_splits, ranks.size) if batch_norms(network) else 1  # of all ranks: one a rank at least
+    network.splits = max(splits // ranks.size, 1)
+    network.autocast = autocast(settings.device, settings.precision)
+    return Context(settings.seed, settings.batch_size, splits, ranks)
+
+
+def _optimizer(system: System) -> torch.optim.Optimizer:
+    """Over the parameters that the system trains; all others are frozen, so that no rank waits for their gradients."""
+    groups = system.parameter_groups()
+    trained = {id(p) for group in groups for p in group["params"]}
+    for parameter in system.parameters():
+        parameter.requires_grad_(id(parameter) in trained)
+    return build_optimizer(groups, system.settings)
+
+
+def _labels(plan: Plan) -> tuple[Tensor | None, int]:
+    """For a system that needs labels the class of each image, or UNKNOWN, (n,), and the number of classes."""
+    if not plan.entry.system.needs_labels:
+        return None, 0
+    given = np.array(plan.source.labels)
+    classes = np.unique(given[given != ""])
+    codes = np.where(given == "", UNKNOWN, np.searchsorted(classes, given))
+    return torch.from_numpy(codes), len(classes)
+
+
+class MomentumFeatures:
+    """V' = f_θ'(X): computed when it is first asked for, and kept until it is forgotten.
+
+    Features of the plain views, of the twin in eval mode, or of the encoder where there is no twin; each image is
+    encoded by one rank.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._kept: Tensor | None = None
+        self._seconds = 0.0
+
+    def __call__(self) -> Tensor:
+        """(n, d) on the CPU."""
+        if self._kept is None:
+            began = time.monotonic()
+            self._kept = self._compute()
+            self._seconds += time.monotonic() - began
+        return self._kept
+
+    def forget(self) -> None:
+        """θ' has changed."""
+        self._kept = None
+
+    def take_seconds(self) -> float:
+        """Seconds that computing it took since this was last asked."""
+        taken, self._seconds = self._seconds, 0.0
+        return taken
+
+    def _compute(self) -> Tensor:
+        system, loader, ranks = self.training.system, self.training.loader, self.training.ranks
+        encoder = system.momentum or system.query
+        encoder.eval()
+        part = extract(encoder, loader, index=ranks.part(torch.arange(len(loader))))
+        encoder.train()
+        return ranks.gather(part.to(loader.device), len(loader)).cpu()

@@ -1,0 +1,84 @@
+"""Options of each system, apart from the settings that all share. Loads no torch, so that `--help` can show them."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from protonce import auto
+from protonce.config import Resolved
+from protonce.fields import Checked, setting
+
+
+@dataclass(frozen=True)
+class Options(Checked):
+    """Base of a system's options; a system without any has just this."""
+
+    def resolve(self, settings: Resolved, n: int) -> Self:
+        """The same options for n images, with a number for every `auto`."""
+        chosen = {name: value for name, value in self.choices(settings, n).items() if getattr(self, name) == "auto"}
+        resolved = dataclasses.replace(self, **chosen)
+        for name in self.names():
+            if getattr(resolved, name) == "auto":
+                raise ValueError(f"{type(self).__name__}.choices has no value for {name}, which is auto")
+        return resolved
+
+    def choices(self, settings: Resolved, n: int) -> dict[str, Any]:  # noqa: ARG002
+        """What `auto` means for each option that may be `auto`."""
+        return {}
+
+    def notes(self, settings: Resolved) -> list[str]:  # noqa: ARG002
+        """What a person should know of these options before training starts."""
+        return []
+
+
+@dataclass(frozen=True)
+class MoCoOptions(Options):
+    """Options of MoCo."""
+
+    queue: int = setting("auto", "keys of earlier batches kept as negatives, r of eq. 1", least=1, auto=True)
+    twin_momentum: float = setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1, auto=True)
+    queries: Literal["one", "both"] = setting(
+        "one", "one: the first view is the query, as in the paper; both: each view in turn, at twice the work"
+    )
+
+    def choices(self, settings: Resolved, n: int) -> dict[str, Any]:
+        """The twin's momentum follows from the number of steps, and the queue from it."""
+        given: object = self.twin_momentum
+        momentum = given if isinstance(given, float) else auto.twin_momentum(settings, n)
+        return {"twin_momentum": momentum, "queue": auto.queue_length(settings, n, momentum)}
+
+
+@dataclass(frozen=True)
+class PrototypeOptions(Options):
+    """Options of the prototype term, on whatever instance system."""
+
+    terms: Literal["both", "prototypes"] = setting(
+        "both",
+        "terms of ProtoNCE (eq. 11) after warm-up: both, or prototypes alone (appendix A); instance is --method moco",
+    )
+    negatives: int = setting(
+        "auto", "negative prototypes a query is compared with, r of eq. 11; auto is 16000", least=1, auto=True
+    )
+    prototype_weight: float = setting(
+        "auto", "factor of the prototype term of eq. 11; 1, the paper's, is auto", least=0, auto=True
+    )
+    warmup_epochs: int = setting("auto", "first epochs with InfoNCE alone", least=0, auto=True)
+    ramp_epochs: int = setting(
+        0, "epochs after warm-up in which the prototype term grows to its weight; 0, the paper's way: at once", least=0
+    )
+
+    def choices(self, settings: Resolved, n: int) -> dict[str, Any]:
+        """The paper's numbers; warm-up is longer in short training."""
+        mine = {"negatives": 16000, "prototype_weight": 1.0, "warmup_epochs": auto.warmup_epochs(settings, n)}
+        return {**super().choices(settings, n), **mine}
+
+    def notes(self, settings: Resolved) -> list[str]:
+        """A warm-up that never ends."""
+        if self.warmup_epochs < settings.epochs:
+            return []
+        return [f"warm-up takes {self.warmup_epochs} of {settings.epochs} epochs, so prototypes are never used"]
+
+
+@dataclass(frozen=True)
+class PCLOptions(PrototypeOptions, MoCoOptions):
+    """Options of PCL: those of MoCo, and of the prototype term."""
