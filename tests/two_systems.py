@@ -1,0 +1,32 @@
+"""Every kind of system of test_systems.py for two epochs, on as many ranks as torchrun starts.
+
+torchrun --nproc-per-node 2 tests/two_systems.py PHOTOS OUT
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import protonce
+from test_systems import KINDS, SETTINGS
+
+
+def network():
+    """Any size of image, and no batch norm: a rank's part of a batch then changes nothing but rounding."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def train(photos, out, kind):
+    """Batches of 15, which two ranks share as 8 and 7."""
+    settings = {**SETTINGS, **KINDS[kind], "epochs": 2, "batch_size": 15}
+    return protonce.train(photos, Path(out) / kind.__name__, method=kind, encoder=network(), **settings)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for kind in KINDS:
+        train(sys.argv[1], sys.argv[2], kind)
