@@ -1,4 +1,4 @@
-"""The examples and the README run as they stand."""
+"""The examples, and the commands in the README and the documentation, run as written."""
 
 import importlib.util
 import re
@@ -54,35 +54,43 @@ def test_other_modalities_beat_raw_features(name, tmp_path, capsys, monkeypatch)
     assert "PCL" in capsys.readouterr().out
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+def blocks(language, page):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
 
 
-def commands():
-    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+def commands(page):
+    lines = [line.split("#")[0].strip() for block in blocks("bash", page) for line in block.splitlines()]
     return [line.split()[1:] for line in lines if line.startswith("protonce ")]
 
 
-def test_readme_commands_are_understood():
-    assert len(commands()) >= 4
-    for command in commands():
+PAGES = {
+    "README.md": ["train", "clusters", "embed"],
+    "docs/usage.md": ["train", "report", "clusters", "embed", "evaluate", "import"],
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_the_documentation_are_understood(page):
+    assert len(commands(page)) >= 3
+    for command in commands(page):
         _parser("pcl").parse_args(command)
 
 
-def test_readme_commands_for_own_images_run(photos, tmp_path, monkeypatch, small_recipe):
+@pytest.mark.parametrize(("page", "expected"), PAGES.items())
+def test_commands_for_own_images_run(photos, tmp_path, monkeypatch, small_recipe, page, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").symlink_to(photos)
     shutil.copytree(photos, tmp_path / "labelled-photos")
-    lines = [c for c in commands() if any("runs/first" in word for word in c)]
-    assert [c[0] for c in lines] == ["train", "report", "clusters", "embed", "evaluate", "import"]
+    lines = [c for c in commands(page) if any("runs/first" in word for word in c)]
+    assert [c[0] for c in lines] == expected
     for command in lines:
         assert main([word.replace("100", "1") for word in command]) == 0
     assert (tmp_path / "features.npz").exists()
 
 
-def test_readme_python_runs(photos, tmp_path, monkeypatch, small_recipe):
+def test_python_in_the_documentation_runs(photos, tmp_path, monkeypatch, small_recipe):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").symlink_to(photos)
-    code = "\n".join(blocks("python")).replace("epochs=100", "epochs=1")
+    code = "\n".join(blocks("python", "docs/usage.md")).replace("epochs=100", "epochs=1")
     assert "protonce.train" in code
-    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    exec(compile(code, "docs/usage.md", "exec"), {"__name__": "__main__"})
