@@ -48,7 +48,7 @@ def test_an_older_run_is_read_as_what_its_code_did(photos, tmp_path, trained_as,
     assert title in write_report(old, quiet=True).read_text()
     assert old.health.words == words
     protonce.train(photos, old.path, resume=True, quiet=True)  # it has ended
-    with pytest.raises(UserError, match="was begun with optimizer sgd, not adamw"):
+    with pytest.raises(UserError, match="was started with optimizer sgd, not adamw"):
         protonce.train(photos, old.path, resume=True, quiet=True, optimizer="adamw")
 
 

@@ -141,7 +141,7 @@ def test_two_ranks_end_together_when_asked(photos, undisturbed, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=240)
     assert process.returncode != 0
-    assert "--resume goes on from there" in errors
+    assert "continue with --resume" in errors
     assert epochs_of(out) < 30
     process = train_on_two(photos, out, "--epochs", 30, "--resume")
     _, errors = process.communicate(timeout=240)

@@ -371,7 +371,7 @@ def test_the_example_of_the_docs_works_everywhere(photos, tmp_path):
     two = protonce.load(tmp_path / "two").metrics
     assert two[0]["loss"] == pytest.approx(run.metrics[0]["loss"], abs=0.05)  # batch norm sees a part on each rank
     assert len(two) == 3
-    with pytest.raises(UserError, match="was begun with a class as method=; resume it the same way"):
+    with pytest.raises(UserError, match="was started with a class as method=; resume it the same way"):
         protonce.train(photos, run.path, resume=True, quiet=True)
 
 

@@ -178,7 +178,7 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number
     process.send_signal(number)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == code
-    (stopped,) = re.findall(r"stopped after step (\d+) of epoch (\d+); --resume goes on from there", said)
+    (stopped,) = re.findall(r"stopped after step (\d+) of epoch (\d+); continue with --resume", said)
     checkpoint = checkpoints.load(out / "checkpoints")
     assert (checkpoint["begun"]["step"], checkpoint["epoch"] + 1) == tuple(map(int, stopped))
     assert "Traceback" not in said
@@ -224,7 +224,9 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(photos, tmp_path, monkeypa
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync_or_full)
-    with pytest.raises(UserError, match=f"the disk of {tmp_path}/run is full: make room, then go on with --resume"):
+    with pytest.raises(
+        UserError, match=f"the disk of {tmp_path}/run is full: free some space, then continue with --resume"
+    ):
         protonce.train(photos, tmp_path / "run", quiet=True, checkpoint_minutes=0, **settings)
     monkeypatch.undo()
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
@@ -340,7 +342,7 @@ def test_weights_to_start_from_are_the_same_by_any_name(trained, photos, tmp_pat
     for there in (True, False):
         protonce.train(photos, "run", resume=True, quiet=True)
         protonce.train(photos, "run", resume=True, quiet=True, init="base")
-        with pytest.raises(UserError, match="was begun with init base, not"):
+        with pytest.raises(UserError, match="was started with init base, not"):
             protonce.train(photos, "run", resume=True, quiet=True, init=str(trained.path))
         if there:
             shutil.rmtree("base")
@@ -356,9 +358,9 @@ def test_a_finished_run_is_not_trained_again(trained, photos):
     ("changes", "words"),
     [
         ({}, "is not empty"),
-        ({"resume": True, "tau": 0.5}, "begun with tau 0.2, not 0.5"),
-        ({"resume": True, "recipe": "pcl-v1"}, "begun with recipe small-v2"),
-        ({"resume": True, "limit": 20}, "begun with limit 0, not 20"),
+        ({"resume": True, "tau": 0.5}, "started with tau 0.2, not 0.5"),
+        ({"resume": True, "recipe": "pcl-v1"}, "started with recipe small-v2"),
+        ({"resume": True, "limit": 20}, "started with limit 0, not 20"),
     ],
 )
 def test_another_run_in_the_same_folder_is_refused(trained, photos, changes, words):
@@ -445,7 +447,7 @@ def test_own_data_views_and_encoder(tmp_path):
         protonce.load(run.path, views=_Noise()).embed(_Rows())
     with pytest.raises(UserError, match="pass them as views="):
         protonce.load(run.path, encoder=network()).embed(_Rows())
-    with pytest.raises(UserError, match="was begun with encoder="):
+    with pytest.raises(UserError, match="was started with encoder="):
         protonce.train(_Rows(), run.path, views=_Noise(), resume=True, quiet=True)
     with pytest.raises(UserError, match="need an encoder of your own"):
         protonce.train(_Rows(), tmp_path / "other", views=_Noise(), quiet=True, **settings)
@@ -492,7 +494,7 @@ def test_a_file_that_vanishes_does_not_stop_training(large_photos, tmp_path, cap
     settings = {**SMALL, "clusters": [3], "batch_size": 8, "workers": 0}
     run = protonce.train(large_photos, tmp_path / "run", epochs=3, **settings)
     said = capsys.readouterr().err
-    assert said.count("note: 07.jpg cannot be read any more") == 1
+    assert said.count("note: 07.jpg can no longer be read") == 1
     assert run.finished
     assert "07.jpg" in (run.path / "skipped.csv").read_text()
 
@@ -516,7 +518,7 @@ def test_a_run_resumes_where_files_have_come_and_gone(photos, large_photos, tmp_
 
     (folder / names[3]).unlink()
     run = protonce.train(folder, tmp_path / "run", resume=True, **settings)
-    assert f"note: {names[3]} cannot be read any more (it is gone); another" in capsys.readouterr().err
+    assert f"note: {names[3]} can no longer be read (it is gone); another" in capsys.readouterr().err
     assert run.finished
     assert run.images[0] == names
     assert (run.path / "skipped.csv").read_text().count(names[3]) == 1
@@ -532,11 +534,11 @@ def test_a_run_does_not_resume_on_other_images(photos, tmp_path, monkeypatch):
     monkeypatch.undo()
     files = sorted(folder.rglob("*.png"))
     Image.new("RGB", (20, 20)).save(files[0])  # of another size on the disk
-    with pytest.raises(UserError, match="are not the same; resume it on the data it began with"):
+    with pytest.raises(UserError, match="are not; resume it with the data it started with"):
         protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, resume=True, **SMALL)
     for file in files[:30]:
         file.unlink()
-    with pytest.raises(UserError, match="are not the same"):
+    with pytest.raises(UserError, match=r"images of .* are not; resume it"):
         protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, resume=True, **SMALL)
 
 

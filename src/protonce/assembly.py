@@ -1,4 +1,4 @@
-"""Build what a training works with: loader, system and optimizer, on one device or on several ranks."""
+"""Build the parts of a training: loader, system and optimizer, on one device or on several ranks."""
 
 import dataclasses
 import time
@@ -31,7 +31,7 @@ from protonce.ranks import Ranks
 
 @dataclass
 class Training:
-    """What a training works with."""
+    """The parts of a training."""
 
     plan: Plan
     ranks: Ranks
@@ -80,15 +80,15 @@ def assemble(
     reporter: Reporter,
     lost: Callable[[str, str], None],
 ) -> Training:
-    """Build everything, from the last checkpoint if there is one.
+    """Build the parts, and restore the last checkpoint if there is one.
 
     Args:
         plan: of the training.
         ranks: the processes that train together.
         encoder: the user's own backbone; None: the settings'.
         views: the user's own views; None: those that the system declares.
-        reporter: says what weights it starts from.
-        lost: is told the name and reason of an image that cannot be read any more.
+        reporter: prints which pretrained weights were loaded.
+        lost: called with the name of an image that can no longer be read, and the reason.
     """
     settings, folder = plan.settings, plan.out / "checkpoints"
     fabric = launch(settings, ranks)
@@ -154,7 +154,7 @@ def _optimizer(system: System) -> torch.optim.Optimizer:
 
 
 def _labels(plan: Plan) -> tuple[Tensor | None, int]:
-    """For a system that needs labels the class of each image, or UNKNOWN, (n,), and the number of classes."""
+    """The class of each image, or UNKNOWN, (n,), and the number of classes, for a system that needs labels."""
     if not plan.entry.system.needs_labels:
         return None, 0
     given = np.array(plan.source.labels)
@@ -164,10 +164,10 @@ def _labels(plan: Plan) -> tuple[Tensor | None, int]:
 
 
 class MomentumFeatures:
-    """V' = f_θ'(X): computed when it is first asked for, and kept until it is forgotten.
+    """V' = f_θ'(X), memoised: computed on the first call, and again after `forget`.
 
-    Features of the plain views, of the twin in eval mode, or of the encoder where there is no twin; each image is
-    encoded by one rank.
+    Embeddings of the plain views by the twin in eval mode, or by the encoder if there is no twin. Ranks share the work,
+    so all of them must call it.
     """
 
     def __init__(self, training: Training) -> None:
@@ -188,7 +188,7 @@ class MomentumFeatures:
         self._kept = None
 
     def take_seconds(self) -> float:
-        """Seconds that computing it took since this was last asked."""
+        """Seconds spent computing since the last call."""
         taken, self._seconds = self._seconds, 0.0
         return taken
 

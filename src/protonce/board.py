@@ -8,10 +8,10 @@ from protonce.errors import UserError
 
 
 class Board:
-    """RUN/tensorboard: what the M-steps log, every so many steps; and the numbers of metrics.jsonl, every epoch.
+    """RUN/tensorboard: the logs of every n-th M-step, and the numbers of metrics.jsonl for every epoch.
 
-    A point stands at the number of steps that were done. Points beyond the checkpoint from which a run goes on are
-    taken away: those steps will be made again.
+    The x axis is the number of steps done. When a run is resumed, points after its checkpoint are removed: those steps
+    are repeated.
     """
 
     def __init__(self, folder: Path, every: int, done: int) -> None:
@@ -27,12 +27,12 @@ class Board:
         self.writer.flush()
 
     def step(self, done: int, numbers: Mapping[str, Any]) -> None:
-        """An M-step has ended, the one of this number."""
+        """Log an M-step, given the number of steps done."""
         if done % self.every == 0:
             self._add("step", done, numbers)
 
     def epoch(self, done: int, record: Mapping[str, Any]) -> None:
-        """An epoch has ended; the line of metrics.jsonl. Lists have an entry a granularity."""
+        """Log a line of metrics.jsonl; lists have one entry per granularity."""
         for name, value in record.items():
             if isinstance(value, list):
                 values = {f"{name}/{m}": v for m, v in enumerate(value) if isinstance(v, int | float)}
@@ -45,12 +45,12 @@ class Board:
             self.writer.add_scalar(f"{kind}/{name}", float(value), done)
 
     def flush(self) -> None:
-        """Put all points on the disk, as a checkpoint needs that tells how far they go."""
+        """Write all points to disk, before a checkpoint that counts on them."""
         self.writer.flush()
 
 
 def check() -> None:
-    """That the extra is there.
+    """Check that TensorBoard is installed.
 
     Raises:
         UserError: it is not.
@@ -62,7 +62,7 @@ def check() -> None:
 
 
 def _points(folder: Path, done: int) -> list[tuple[str, float, int, float]]:
-    """The points of a folder up to a step: tag, value, step and time."""
+    """Tag, value, step and time of every point up to a step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     if not folder.exists():

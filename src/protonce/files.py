@@ -1,4 +1,4 @@
-"""Files that are whole or absent, never half."""
+"""Atomic writes: a file is either complete or absent."""
 
 import csv
 import errno
@@ -14,11 +14,11 @@ from protonce.errors import UserError
 
 
 def write_whole(path: Path, data: bytes | str | Callable[[BinaryIO], None]) -> None:
-    """Write a file so that whoever looks finds the old one or the new one, even after a crash.
+    """Write a file atomically: a reader finds the old or the new content, even after a crash.
 
     Args:
-        path: of the file; its folder is made.
-        data: what it shall hold, or what writes it.
+        path: of the file; its folder is created.
+        data: the content, or a function that writes it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
@@ -37,8 +37,8 @@ def write_whole(path: Path, data: bytes | str | Callable[[BinaryIO], None]) -> N
 
 
 @contextmanager
-def full_disk_said(out: Path) -> Iterator[None]:
-    """A full disk as one sentence, while a run is written to `out`.
+def explain_full_disk(out: Path) -> Iterator[None]:
+    """Context that explains a full disk in one sentence, while a run is written to `out`.
 
     Raises:
         UserError: the disk is full.
@@ -48,18 +48,18 @@ def full_disk_said(out: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"the disk of {out} is full: make room, then go on with --resume; the last checkpoint is whole"
+                f"the disk of {out} is full: free some space, then continue with --resume; the last checkpoint is complete"
             ) from None
         raise
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:
-    """Write named arrays as a compressed .npz, whole or not at all."""
+    """Write named arrays atomically as a compressed .npz."""
     write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as text, a line a row, whatever its values hold."""
+    """A table as CSV text, one line per row, whatever characters its values contain."""
     lines = _Lines()
     # The writer quotes what could end a line for a reader, a carriage return too, if that is what ends its own.
     writer = csv.writer(lines, lineterminator="\r\n")

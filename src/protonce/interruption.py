@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as wishes: training finishes its step, keeps a checkpoint, and ends."""
+"""Ctrl-C and SIGTERM: training finishes its step, saves a checkpoint, and exits."""
 
 import signal
 import threading
@@ -7,12 +7,13 @@ from typing import Any
 
 
 class Interruption:
-    """While it lasts, the first signal is only noted in `asked`; a second one ends the program at once.
+    """Context in which the first signal is only recorded, in `asked`; a second one ends the program at once.
 
-    Python hears signals in the main thread alone; elsewhere nothing is changed, and nothing is noted.
+    Python handles signals in the main thread only; in other threads this does nothing.
 
     Args:
-        patient: a second one is noted as well: torchrun repeats the terminal's Ctrl-C, and kills who takes long.
+        patient: record a second signal as well. torchrun repeats the terminal's Ctrl-C, and kills processes that take
+            too long.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -33,11 +34,11 @@ class Interruption:
         self._restore()
 
     def end(self, number: int) -> None:
-        """What the signal would have done: end the program as its sender expects.
+        """Exit as the signal would have.
 
         Raises:
             KeyboardInterrupt: for Ctrl-C.
-            SystemExit: for SIGTERM, with the code by which shells and schedulers know it.
+            SystemExit: for SIGTERM, with the exit code that shells and schedulers expect.
         """
         if number == signal.SIGINT:
             raise KeyboardInterrupt

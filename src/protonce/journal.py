@@ -1,6 +1,6 @@
-"""What a run writes and says while it trains: checkpoints, metrics.jsonl, TensorBoard's curves, lines for people.
+"""What a run writes and prints while it trains: checkpoints, metrics.jsonl, TensorBoard's curves, progress.
 
-Rank 0 does so for all; the others agree with it when to keep a checkpoint and when to end.
+Rank 0 writes for all ranks; all agree on when to save a checkpoint and when to stop.
 """
 
 import time
@@ -21,7 +21,7 @@ from protonce.board import Board
 from protonce.checkpoints import Epoch
 from protonce.context import Progress
 from protonce.errors import UserError
-from protonce.files import full_disk_said
+from protonce.files import explain_full_disk
 from protonce.interruption import Interruption
 from protonce.methods.base import Batch, System, Term
 from protonce.momentum import twin_of
@@ -37,20 +37,20 @@ CURE = "start a new run with a smaller lr"
 
 
 class Lost:
-    """Images that cannot be read any more although they could when the data was opened: said, and listed."""
+    """Reports images that could be read when the data was opened, but no longer can, and lists them in skipped.csv."""
 
     def __init__(self, out: Path, reporter: Reporter) -> None:
         self.out, self.reporter = out, reporter
         self.waiting: list[tuple[str, str]] = []
 
     def __call__(self, name: str, reason: str) -> None:
-        """Such an image, and why."""
-        self.reporter.say(f"note: {name} cannot be read any more ({reason}); another image takes its place")
+        """Report an image, and why it cannot be read."""
+        self.reporter.say(f"note: {name} can no longer be read ({reason}); another image replaces it")
         self.waiting.append((name, reason))
         self.keep()
 
     def keep(self) -> None:
-        """List them in skipped.csv, once the run folder is there."""
+        """List them in skipped.csv, once the run folder exists."""
         while self.waiting and (self.out / "skipped.csv").exists():
             name, reason = self.waiting.pop(0)
             run.append_skipped(self.out, name, f"{reason}, since training began")
@@ -58,11 +58,11 @@ class Lost:
 
 @contextmanager
 def writing(plan: Plan, ranks: Ranks, lost: Lost) -> Iterator[None]:
-    """The run folder, made if it is new, into which this training alone writes while this lasts."""
+    """Context in which this training alone writes to the run folder, which is created if it is new."""
     with ExitStack() as stack:
         if ranks.first:
             stack.enter_context(run.alone(plan.out))
-            stack.enter_context(full_disk_said(plan.out))
+            stack.enter_context(explain_full_disk(plan.out))
             if plan.previous is None:
                 run.create(plan.out, plan.source, plan.own, plan.config)
                 lost.keep()
@@ -70,11 +70,11 @@ def writing(plan: Plan, ranks: Ranks, lost: Lost) -> Iterator[None]:
 
 
 class Journal:
-    """The rim of the training loop.
+    """Writes and reports what happens in the training loop.
 
     Args:
-        training: what is trained.
-        reporter: says how it goes.
+        training: the parts of the training.
+        reporter: prints its progress.
     """
 
     def __init__(self, training: Training, reporter: Reporter) -> None:
@@ -115,7 +115,7 @@ class Journal:
         self._stack.__exit__(kind, error, trace)
 
     def e_step(self, epoch: Epoch, features: MomentumFeatures) -> None:
-        """The E-step has ended; where it has made no clusters, some are made for the record, if they are due."""
+        """Record the clusters of an E-step; if it found none, make some for the record when they are due."""
         found = self.system.prototypes(epoch.state)
         if found is None and self._recorded(epoch.number):
             found = epoch.recorded = self._cluster(epoch.number, features())
@@ -133,11 +133,11 @@ class Journal:
         self.reporter.clustered()
 
     def step(self, epoch: Epoch, batch: Batch, loss: Tensor, terms: Mapping[str, Term]) -> None:
-        """An M-step has ended.
+        """Log an M-step, and save a checkpoint when one is due.
 
         Raises:
             UserError: the loss is NaN or infinite.
-            KeyboardInterrupt, SystemExit: the run was asked to end, and has kept a checkpoint.
+            KeyboardInterrupt, SystemExit: the process was asked to stop, and a checkpoint has been saved.
         """
         logs = self._logs(loss, terms)
         self.ranks.average(logs.values(), self.training.weight(len(batch.index)))
@@ -150,13 +150,13 @@ class Journal:
         if self.board is not None:
             lr = learning_rate(self.settings, batch.progress)
             self.board.step(epoch.number * self.steps + epoch.step, {**logs, "lr": lr})
-        # Several ranks must agree to end, which takes an exchange: now and then is soon enough.
+        # Ranks must agree to stop, which takes a collective: every few steps is often enough.
         if show or epoch.step == self.steps or (self.ranks.size == 1 and self._due()):
             self._check_finite(epoch)
             self._keep_if_due(epoch)
 
     def epoch(self, epoch: Epoch, features: MomentumFeatures) -> None:
-        """An epoch has ended: a line of metrics.jsonl, and a checkpoint."""
+        """End an epoch: write a line of metrics.jsonl and a checkpoint."""
         features.take_seconds()
         self.reporter.clustering(epoch.number + 1)
         found = self.system.prototypes(epoch.state) or epoch.recorded
@@ -174,7 +174,7 @@ class Journal:
         self.began = time.monotonic()
 
     def end(self, features: MomentumFeatures) -> None:
-        """Training has ended: one more E-step gives the prototypes of the run, and the encoder is written."""
+        """End the training: one more E-step gives the run's prototypes, and the encoder is written."""
         epochs, final = self.settings.epochs, None
         if type(self.system).prototypes is not System.prototypes:
             torch.manual_seed(randomness.key(self.settings.seed, "e-step", epochs))
@@ -201,11 +201,11 @@ class Journal:
             raise ValueError(f"{name}.prototypes returned {len(found)} sets; it must return one for each of {asked}")
 
     def _assignments_before(self) -> list[NDArray[np.int32]]:
-        """Those of the last epoch that was clustered; nothing where none was."""
+        """Assignments of the last clustered epoch; empty if there is none."""
         return run.read_assignments(self.out, max(Run(self.out).recorded_epochs, default=0))
 
     def _logs(self, loss: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
-        """What a step logs, by the names it has in metrics.jsonl."""
+        """The numbers a step logs, by their names in metrics.jsonl."""
         unknown = set(terms) - set(self.system.terms)
         if unknown:
             raise ValueError(f"{type(self.system).__name__}.m_step returned {unknown}, which its `terms` do not name")
@@ -238,7 +238,7 @@ class Journal:
                 )
 
     def _due(self) -> int:
-        """The signal by which the run was asked to end; 1: a checkpoint is due; 0: nothing is."""
+        """The signal that asked the process to stop; 1: a checkpoint is due; 0: neither."""
         late = time.monotonic() - self.kept >= 60 * self.settings.checkpoint_minutes
         return self.interruption.asked or int(late)
 
@@ -249,9 +249,7 @@ class Journal:
         epoch.seconds = time.monotonic() - self.began
         self._keep(epoch.number, epoch)
         if due > 1:
-            self.reporter.say(
-                f"stopped after step {epoch.step} of epoch {epoch.number + 1}; --resume goes on from there"
-            )
+            self.reporter.say(f"stopped after step {epoch.step} of epoch {epoch.number + 1}; continue with --resume")
             self.ranks.wait()  # a rank that ends before the checkpoint is written would end the others
             self.interruption.end(due)
 
@@ -263,7 +261,7 @@ class Journal:
         self.kept = time.monotonic()
 
     def _check_finite(self, epoch: Epoch) -> None:
-        """A sum is not finite from the first step on that was not: so a look now and then is enough."""
+        """Once a loss is not finite, neither is the sum, so checking it every few steps is enough."""
         if not epoch.sums["loss"].isfinite():
             done = f"by step {epoch.step} of {self.steps} of epoch {epoch.number + 1}"
-            raise UserError(f"the loss became NaN or infinite {done}; {CURE}; the last good checkpoint is kept")
+            raise UserError(f"the loss became NaN or infinite {done}; {CURE}; the last good checkpoint is unchanged")

@@ -109,12 +109,12 @@ def _asked(request: Request, previous: Run | None) -> tuple[str | None, Entry, d
     if previous is not None:
         before = previous.config["recipe"]
         if recipe not in (None, before):
-            raise UserError(f"{request.out} was begun with recipe {before}, not {recipe}; resume it with the same")
+            raise UserError(f"{request.out} was started with recipe {before}, not {recipe}; resume it with the same")
         _check_own(previous, request.own)
         begun = previous.settings.method
         if named is not None and registry.find(named).name != begun:
             name = registry.find(named).name
-            raise UserError(f"{request.out} was begun with method {begun}, not {name}; resume it with the same")
+            raise UserError(f"{request.out} was started with method {begun}, not {name}; resume it with the same")
         recipe, named = before, named or begun
         given = {**previous.config["asked"], **_decided(previous), **given}
     if named is None:
@@ -136,11 +136,11 @@ def _open(request: Request, settings: Settings, previous: Run | None, reporter: 
     """The training images."""
     data = request.data
     if isinstance(data, str | Path) and data != "builtin":
-        reporter.say(f"looking at the images of {data}")
+        reporter.say(f"checking the images of {data}")
     known = previous.images[0] if previous is not None else None
     source = open_source(data, "train", settings.seed, settings.limit, known)
     if source.sizes is None and not request.own_views:
-        raise UserError("the data set gives no images; pass views= and encoder= that know what to do with its items")
+        raise UserError("the items of the data set are not images; pass views= and encoder= for them")
     return source
 
 
@@ -202,7 +202,7 @@ def _check_own(previous: Run, own: Mapping[str, bool]) -> None:
         if bool(previous.config["data"].get(name)) != is_own:
             argument = {"own_system": "a class as method="}.get(name, f"{name.removeprefix('own_')}=")
             what = f"{'without' if is_own else 'with'} {argument}"
-            raise UserError(f"{previous.path} was begun {what}; resume it the same way")
+            raise UserError(f"{previous.path} was started {what}; resume it the same way")
 
 
 def _check_same(previous: Run, plan: Plan) -> None:
@@ -211,8 +211,8 @@ def _check_same(previous: Run, plan: Plan) -> None:
     # Of images that are gone nobody can say whether they were the same: most must be there to tell.
     if before["fingerprint"] != source.fingerprint and not 0 < len(source.lost) <= len(source) / 2:
         raise UserError(
-            f"{previous.path} was trained on {before['images']} images of {before['source']}, and these "
-            f"{len(source)} of {source.spec} are not the same; resume it on the data it began with"
+            f"{previous.path} was trained on {before['images']} images of {before['source']}, which the {len(source)} "
+            f"images of {source.spec} are not; resume it with the data it started with"
         )
     now = plan.config["settings"]
     for name, old in previous.config["settings"].items():
@@ -221,7 +221,7 @@ def _check_same(previous: Run, plan: Plan) -> None:
             continue
         if not (name == "init" and old and new and Path(old).resolve() == Path(new).resolve()):
             raise UserError(
-                f"{previous.path} was begun with {name} {old}, not {new}; resume it with the same, or start a new run"
+                f"{previous.path} was started with {name} {old}, not {new}; resume it with the same, or start a new run"
             )
 
 

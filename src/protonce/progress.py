@@ -1,4 +1,4 @@
-"""What a person sees while training or a long command runs: a bar on a terminal, lines elsewhere."""
+"""Progress of training and of long commands: a bar on a terminal, lines elsewhere."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ KNOWN_AFTER = 20  # steps until the time left is worth saying
 
 
 class Reporter:
-    """Says what training does. Silent with `quiet`, which Python callers may want."""
+    """Prints the progress of training; `quiet` prints nothing."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, markup=False)
@@ -45,11 +45,11 @@ class Reporter:
         self.bar.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line."""
         self.console.print(text, soft_wrap=True)
 
     def begin(self, terms: Sequence[str], epochs: int, steps: int, first_epoch: int = 0, first_step: int = 0) -> None:
-        """Training begins: so many epochs of so many steps, from this one on; the loss has these terms."""
+        """Start: the number of epochs and of steps per epoch, the first of each, and the terms of the loss."""
         self.epochs, self.steps, self.first = epochs, steps, first_epoch * steps + first_step
         self.terms = terms
         self.bar.update(self.task, total=epochs * steps, completed=self.first)
@@ -59,18 +59,18 @@ class Reporter:
             self.say(f"resuming after epoch {first_epoch} of {epochs}")
 
     def clustering(self, epoch: int) -> None:
-        """The E-step of an epoch begins: features of all images, then k-means; after the last epoch once more."""
+        """The E-step of an epoch starts: features of all images, then k-means; once more after the last epoch."""
         self.bar.update(self.task, description=f"epoch {min(epoch + 1, self.epochs)}/{self.epochs}", text="clustering")
         self._mark = time.perf_counter()
 
     def clustered(self) -> None:
-        """The E-step has ended."""
+        """The E-step is done."""
         now = time.perf_counter()
         self.between = now - self._mark
         self._mark = now
 
     def step(self, epoch: int, logs: dict[str, float] | None) -> None:
-        """An M-step has ended; `logs` now and then."""
+        """An M-step is done; `logs` are given every few steps."""
         self.done += 1
         now = time.perf_counter()
         self.stepping += now - self._mark
@@ -90,14 +90,14 @@ class Reporter:
             self.bar.update(self.task, advance=1, text=text)
 
     def seconds_left(self, epoch: int) -> float | None:
-        """Time to the end, from the steps and E-steps so far; None until enough steps were seen."""
+        """Estimated time left, from the steps and E-steps so far; None until there are enough of them."""
         if self.done < KNOWN_AFTER:
             return None
         remaining = self.epochs * self.steps - self.first - self.done
         return remaining * self.stepping / self.done + (self.epochs - 1 - epoch) * self.between
 
     def epoch(self, record: Mapping[str, object]) -> None:
-        """An epoch has ended."""
+        """An epoch is done."""
         numbers = {k: v for k, v in record.items() if isinstance(v, float)}
         self.say(
             f"epoch {record['epoch']}/{self.epochs}  {describe(numbers, self.terms)}  {duration(numbers['seconds'])}"
@@ -105,14 +105,14 @@ class Reporter:
 
 
 class Steps:
-    """Says what a command does that takes a while, with a bar on a terminal, and how long it took."""
+    """Prints what a long command is doing, with a bar on a terminal, and how long it took."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, markup=False)
 
     @contextmanager
     def doing(self, text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """While this lasts, a bar; the function it gives is told how many more of `total` are done."""
+        """Context with a progress bar; it yields a function that advances the bar by a number of items."""
         began = time.perf_counter()
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
         disable = self.console.quiet or not self.console.is_terminal
@@ -135,7 +135,7 @@ class Steps:
 
 
 def describe(numbers: Mapping[str, float], terms: Sequence[str]) -> str:
-    """The loss of each term of these names that there is, and its accuracy where it has one."""
+    """Loss, and accuracy if there is one, of each of these terms."""
     parts = []
     for name in terms:
         if name in numbers:

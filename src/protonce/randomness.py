@@ -1,7 +1,7 @@
-"""Randomness as a function of (seed, purpose, epoch, step or image index), never of global state.
+"""Random numbers as a function of (seed, purpose, epoch, step or image index), never of global state.
 
-Neither the number of workers nor of ranks, nor an interruption, changes a draw: the numbers of image 17 in
-epoch 3 are the same wherever and whenever they are asked for.
+The number of workers or ranks, or an interruption, does not change a draw: the numbers of image 17 in epoch 3 are the
+same wherever and whenever they are drawn.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def uniform(seed: int, purpose: str, epoch: int, index: NDArray[np.int64], n: in
 
 @contextmanager
 def preserved(device: str) -> Iterator[None]:
-    """The caller's random state is as it was afterwards, on the CPU and on the device."""
+    """Context that restores the caller's random state, of the CPU and of the device."""
     mps = torch.mps.get_rng_state() if device == "mps" else None
     try:
         with torch.random.fork_rng([torch.cuda.current_device()] if device == "cuda" else []):
