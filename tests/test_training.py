@@ -225,7 +225,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(photos, tmp_path, monkeypa
 
     monkeypatch.setattr(os, "fsync", fsync_or_full)
     with pytest.raises(
-        UserError, match=f"the disk of {tmp_path}/run is full: free some space, then continue with --resume"
+        UserError, match=f"the disk of {tmp_path}/run is full: free some space and continue with --resume"
     ):
         protonce.train(photos, tmp_path / "run", quiet=True, checkpoint_minutes=0, **settings)
     monkeypatch.undo()

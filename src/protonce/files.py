@@ -48,7 +48,7 @@ def explain_full_disk(out: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"the disk of {out} is full: free some space, then continue with --resume; the last checkpoint is complete"
+                f"the disk of {out} is full: free some space and continue with --resume; the last checkpoint is safe"
             ) from None
         raise
 
