@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SMALL
-from protonce.cli import _parser, main
+from protonce.cli import build_parser, main
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -66,7 +66,7 @@ def commands():
 def test_readme_commands_are_understood():
     assert len(commands()) >= 4
     for command in commands():
-        _parser("pcl").parse_args(command)
+        build_parser("pcl").parse_args(command)
 
 
 def test_readme_commands_for_own_images_run(photos, tmp_path, monkeypatch, small_recipe):
