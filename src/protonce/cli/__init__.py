@@ -28,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"protonce: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("protonce: interrupted; the same command goes on (`protonce train`: with --resume)", file=sys.stderr)
+        print(
+            "protonce: interrupted; to continue, run the same command again (`protonce train`: with --resume)",
+            file=sys.stderr,
+        )
         return 130
     return 0
 

@@ -19,8 +19,10 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--test", metavar="DATA", help=TEST)
     parser.add_argument("--recipe", metavar="NAME", help=f"named settings: {', '.join(recipes())}")
-    parser.add_argument("--draws", type=int, default=5, help="draws of the labels that are fine-tuned on (%(default)s)")
-    parser.add_argument("--share", type=float, default=0.01, help="of the labels that are fine-tuned on (%(default)s)")
+    parser.add_argument(
+        "--draws", type=int, default=5, help="number of random label subsets to fine-tune on (%(default)s)"
+    )
+    parser.add_argument("--share", type=float, default=0.01, help="share of the labels in each subset (%(default)s)")
     add_settings(parser, "pcl", without=("method", "terms"))
 
 

@@ -16,7 +16,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the clusters of a run as folders of links to the images, and a table of who is in which."""
+    """Write the clusters of a run as folders of links to the images, and a table of each image's clusters."""
     from protonce.report.folders import write_folders
     from protonce.run import load
 

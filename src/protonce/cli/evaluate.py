@@ -23,14 +23,14 @@ def add(commands: Commands) -> None:
 
 
 def _add_shared(parser: Parser, default: str | None) -> None:
-    text = "labelled images to learn from; else the run's own data"
+    text = "labelled training images; default: the run's own data"
     parser.add_argument("--train", metavar="DATA", default=default, help=text)
     parser.add_argument("--test", metavar="DATA", default=default, help=TEST)
-    parser.add_argument("--name", default=default, help="kept as evaluations/PROTOCOL-NAME.json")
+    parser.add_argument("--name", default=default, help="save the result as evaluations/PROTOCOL-NAME.json")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluate the encoder of a run by a protocol of the paper."""
+    """Evaluate the encoder of a run with one of the paper's protocols."""
     from protonce.evaluate.protocols import evaluate
     from protonce.run import load
 

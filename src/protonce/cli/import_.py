@@ -32,13 +32,13 @@ def add(commands: Commands) -> None:
         "another run, or `untrained`",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="new run folder to write")
-    parser.add_argument("--data", metavar="DATA", help=f"{DATA}: for prototypes, without which there are no clusters")
-    parser.add_argument("--like", metavar="RUN", help="take architecture and preparation of images from this run")
+    parser.add_argument("--data", metavar="DATA", help=f"{DATA}; needed for prototypes and clusters")
+    parser.add_argument("--like", metavar="RUN", help="take architecture and image preprocessing from this run")
     add_fields(parser, Settings, SETTINGS, DEFAULTS)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Make a run folder of an encoder from elsewhere, or of one before training, for every other command."""
+    """Turn an encoder trained elsewhere, or an untrained one, into a run folder for the other commands."""
     from protonce.importing import import_encoder
     from protonce.run import load
 
@@ -51,10 +51,10 @@ def run(options: argparse.Namespace) -> None:
     )
     if options.file == "untrained":
         return
-    for what, names in (("used", found.used), ("missing, and new", found.missing), ("left over", found.left_over)):
+    for what, names in (("used", found.used), ("randomly initialised", found.missing), ("not used", found.left_over)):
         print(f"{what}: {_summary(names)}")
     if len(found.used) + len(found.left_over) > SHOWN:
-        print(f"every name stands in {imported.path / 'import.json'}")
+        print(f"all names are listed in {imported.path / 'import.json'}")
 
 
 def _summary(names: Sequence[str]) -> str:

@@ -50,13 +50,13 @@ def add_settings(parser: argparse.ArgumentParser, method: str, without: Sequence
     The help shows the options of the system `method`. Those of other systems are accepted too, so that the error can
     say which system has them.
     """
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; it wins over the recipe")
-    main_group = parser.add_argument_group("main settings", "defaults in brackets; a recipe may name others")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings; overrides the recipe")
+    main_group = parser.add_argument_group("main settings", "defaults in parentheses; a recipe may override them")
     entry = SYSTEMS[method]
     own = parser.add_argument_group(
-        f"options of {entry.name} ({entry.about})", "see --method NAME --help for another's"
+        f"options of {entry.name} ({entry.about})", "for those of another system, see --method NAME --help"
     )
-    others = parser.add_argument_group("all other settings", "the same names work as lines of a --config file")
+    others = parser.add_argument_group("all other settings", "the same names are valid keys in a --config file")
     add_fields(
         main_group, Settings, [name for name in Settings.names() if name in MAIN_SETTINGS and name not in without]
     )

@@ -11,8 +11,8 @@ DATA = (
     "images: a folder, a .zip or .tar, a .csv or .parquet of paths, `builtin`, or NAME[@SPLIT]:ROOT with ImageNet, "
     "Places205, VOC2007, VOC2012 or a data set of torchvision"
 )
-TEST = "labelled images to test on; else the data's own test part, or a fifth of the training images"
-MOVED_DATA = "the images the run was trained on, if they are no longer where they were"
+TEST = "labelled test images; default: the data set's own test split, or a random fifth of the training images"
+MOVED_DATA = "the run's training images, if they have moved"
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 

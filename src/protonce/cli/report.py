@@ -10,9 +10,11 @@ def add(commands: Commands) -> None:
     """Add the command and its arguments."""
     parser = add_command(commands, "report", run)
     parser.add_argument("run", metavar="RUN", help=RUN)
-    parser.add_argument("--against", metavar="OTHER_RUN", help="a run folder to show beside it")
+    parser.add_argument("--against", metavar="OTHER_RUN", help="another run folder to compare with")
     parser.add_argument("--data", metavar="DATA", help=MOVED_DATA)
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="write the figures there, too, as PNG and PDF")
+    parser.add_argument(
+        "--figures", type=Path, metavar="DIR", help="also write the figures to this folder, as PNG and PDF"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -20,10 +20,10 @@ def add(commands: Commands, method: str) -> None:
     parser.add_argument(
         "--recipe",
         metavar="NAME",
-        help=f"named settings: {', '.join(recipes())}; else chosen by the data and the device",
+        help=f"named settings: {', '.join(recipes())}; default: chosen by data and device",
     )
     parser.add_argument("--resume", action="store_true", help="continue the run in RUN after its last checkpoint")
-    parser.add_argument("--no-report", action="store_true", help="write no report.html when training has ended")
+    parser.add_argument("--no-report", action="store_true", help="do not write report.html after training")
     add_settings(parser, method)
 
 
