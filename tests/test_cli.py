@@ -28,13 +28,16 @@ def test_import_loads_nothing_heavy():
     assert found.stdout.strip() == "[]", found.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["embed"], ["evaluate"], ["report"], ["clusters"]])
+COMMANDS = ("", "demo", "train", "embed", "evaluate", "evaluate RUN knn", "import", "ablation", "report", "clusters")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_loads_nothing_heavy(command):
     code = f"""
 import sys
 from protonce.cli import main
 try:
-    main({[*command, "--help"]!r})
+    main({[*command.split(), "--help"]!r})
 except SystemExit:
     pass
 print([m for m in {HEAVY} if m in sys.modules])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SMALL
-from protonce.cli import _parser, main
+from protonce.cli import build_parser, main
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -73,7 +73,7 @@ PAGES = {
 def test_commands_in_the_documentation_are_understood(page):
     assert len(commands(page)) >= 3
     for command in commands(page):
-        _parser("pcl").parse_args(command)
+        build_parser("pcl").parse_args(command)
 
 
 @pytest.mark.parametrize(("page", "expected"), PAGES.items())

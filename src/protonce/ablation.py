@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from protonce.api import train
 from protonce.errors import UserError
@@ -21,6 +20,7 @@ from protonce.paper import ABLATION
 from protonce.preparation import Request, prepare
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
+from protonce.tables import percent, print_table
 
 ROWS: dict[str, dict[str, object]] = {  # what each row of the paper's table changes
     "instance only": {"method": "moco"},
@@ -117,17 +117,14 @@ def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) 
 
 
 def _print(rows: list[Row], metric: str, share: float, out: Path) -> None:
-    table = Table()
-    table.add_column("method", no_wrap=True)
     tuned = f"{metric.replace('top', 'top-')}, {100 * share:g} % of the labels"
-    for column in (tuned, "the paper's, top-5", "linear, top-1", "the paper's"):
-        table.add_column(column, justify="right")
+    header = ("method", tuned, "the paper's, top-5", "linear, top-1", "the paper's")
+    cells = []
     for row in rows:
-        tuning, linear = ABLATION[row.name]
-        spread = f"{100 * row.fine_tuning:.1f}" + (f" ± {100 * row.deviation:.1f}" if row.deviation is not None else "")
-        table.add_row(row.name, spread, f"{tuning:.1f}", f"{100 * row.linear:.1f}", f"{linear:.1f}")
+        tuning, linear = (f"{score:.1f}" for score in ABLATION[row.name])
+        cells.append((row.name, percent(row.fine_tuning, row.deviation), tuning, percent(row.linear), linear))
     console = Console(highlight=False, markup=False)
-    console.print(table)
+    print_table(console, "lrrrr", header, cells)
     console.print(
         f"per cent; the paper's are of ImageNet with 1 % of the labels; one seed of training; kept as "
         f"{out / 'ablation.json'}",

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 
 from protonce.compare import NEIGHBOURS, Row, pixels, score
 from protonce.data.sources import Source, open_source
@@ -22,6 +21,7 @@ from protonce.features import WORDS, extract
 from protonce.files import write_whole
 from protonce.report.page import write_report
 from protonce.run import Run, load
+from protonce.tables import percent, print_table
 
 SYSTEMS = ("moco", "pcl")
 # With these settings, over other drawings: of so many seeds PCL was ahead of MoCo in so many (docs/claim.md).
@@ -47,13 +47,8 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     page = write_report(runs["pcl"], against=runs["moco"])
 
     console.print("\nWhat the features tell of 1,500 test images in 30 classes; higher is better:")
-    table = Table()
-    table.add_column("features")
-    table.add_column("kNN %", justify="right")
-    table.add_column("AMI", justify="right")
-    for row in rows:
-        table.add_row(row.name, f"{100 * row.knn:.1f}", f"{row.ami:.3f}")
-    console.print(table)
+    cells = [(row.name, percent(row.knn), f"{row.ami:.3f}") for row in rows]
+    print_table(console, "lrr", ("features", "kNN %", "AMI"), cells)
     console.print(
         f"One seed proves little: over {STUDY['seeds']} others PCL was ahead of MoCo in {STUDY['knn']} on kNN, in "
         f"{STUDY['ami']} on AMI (docs/claim.md).",

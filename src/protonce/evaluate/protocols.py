@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from protonce.data.sources import Data, Source, check_apart, has_test_part, labels_like, open_source, split
 from protonce.data.sources import labels_of as folders_of
@@ -20,6 +19,7 @@ from protonce.files import write_whole
 from protonce.progress import Steps
 from protonce.results import scores
 from protonce.run import Run
+from protonce.tables import print_table
 
 ONE_SET = ("clustering", "information")
 FIFTH = "test images are a random fifth"
@@ -122,15 +122,8 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     data = result["data"]
     sides = [f"{data[side]['images']:,} images of {data[side]['source']}" for side in ("train", "test") if side in data]
     console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
-    found = scores(result)
-    table = Table()
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    if any(score.paper for score in found):
-        table.add_column("the paper's")
-    for score in found:
-        table.add_row(score.metric, score.text, *([score.paper] if len(table.columns) == 3 else []))
-    console.print(table)
+    cells = [(score.metric, score.text, score.paper) for score in scores(result)]
+    print_table(console, "lrl", ("metric", "value", "the paper's"), cells)
     for source in {source.spec: source for source in sources}.values():
         if source.skipped:
             console.print(f"{len(source.skipped)} files of {source.spec} could not be read", soft_wrap=True)

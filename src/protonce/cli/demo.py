@@ -1,0 +1,20 @@
+"""`protonce demo`."""
+
+import argparse
+from pathlib import Path
+
+from protonce.cli.parser import Commands, add_command
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its arguments."""
+    parser = add_command(commands, "demo", run)
+    parser.add_argument("--out", type=Path, default=Path("protonce-demo"), help="folder to write to (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of every draw (%(default)s)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train MoCo and PCL on the built-in images and compare what they learnt."""
+    from protonce.demo import run_demo
+
+    run_demo(options.out, options.seed)

@@ -1,0 +1,53 @@
+"""`protonce train`."""
+
+import argparse
+import itertools
+from pathlib import Path
+
+from protonce.cli.options import add_settings, chosen_settings
+from protonce.cli.parser import DATA, Commands, add_command
+from protonce.config import recipes
+from protonce.errors import UserError
+
+USAGE = "protonce train DATA [--out RUN] [--recipe NAME] [--epochs N] [--resume] [--SETTING VALUE ...]"
+
+
+def add(commands: Commands, method: str) -> None:
+    """Add the command and its arguments; the help shows the options of the system `method`."""
+    parser = add_command(commands, "train", run, USAGE)
+    parser.add_argument("data", metavar="DATA", help=DATA)
+    parser.add_argument("--out", type=Path, metavar="RUN", help="run folder to write (runs/DATA-1, or the next number)")
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help=f"named settings: {', '.join(recipes())}; default: chosen by data and device",
+    )
+    parser.add_argument("--resume", action="store_true", help="continue the run in RUN after its last checkpoint")
+    parser.add_argument("--no-report", action="store_true", help="do not write report.html after training")
+    add_settings(parser, method)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Learn an encoder and a hierarchy of prototypes from images without labels."""
+    from protonce.api import train
+    from protonce.ranks import Ranks
+
+    if options.out is None and options.resume:
+        raise UserError("--resume needs --out RUN, the run to continue")
+    out = options.out or _new_run(options.data)
+    trained = train(options.data, out, recipe=options.recipe, resume=options.resume, **chosen_settings(options))
+    if not Ranks().first:
+        return
+    print(
+        f"{trained.path} holds the encoder and the prototypes; next: protonce embed {trained.path} DATA --out FILE.npz"
+    )
+    if not options.no_report:
+        from protonce.report.page import write_report
+
+        print(f"Look at what it found: {write_report(trained)}")
+
+
+def _new_run(data: str) -> Path:
+    """A run folder that does not exist yet, named after the data."""
+    name = Path(data).resolve().stem
+    return next(path for i in itertools.count(1) if not (path := Path("runs") / f"{name}-{i}").exists())
