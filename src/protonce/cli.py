@@ -88,7 +88,7 @@ def train(options: argparse.Namespace) -> None:
         raise UserError("--resume needs --out RUN, the run to continue")
     out = options.out or _new_run(options.data)
     run = train(options.data, out, recipe=options.recipe, resume=options.resume, **_settings(options))
-    if not Ranks().first:
+    if not Ranks().is_first:
         return
     print(f"{run.path} holds the encoder and the prototypes; next: protonce embed {run.path} DATA --out FILE.npz")
     if not options.no_report:

@@ -60,7 +60,7 @@ class Lost:
 def writing(plan: Plan, ranks: Ranks, lost: Lost) -> Iterator[None]:
     """The run folder, made if it is new, into which this training alone writes while this lasts."""
     with ExitStack() as stack:
-        if ranks.first:
+        if ranks.is_first:
             stack.enter_context(run.alone(plan.out))
             stack.enter_context(full_disk_said(plan.out))
             if plan.previous is None:
@@ -81,7 +81,7 @@ class Journal:
         self.training, self.reporter = training, reporter
         self.out, self.settings, self.ranks = training.plan.out, training.settings, training.ranks
         self.system, self.steps = training.system, training.system.steps
-        self.interruption = Interruption(patient=self.ranks.size > 1)
+        self.interruption = Interruption(patient=self.ranks.world_size > 1)
         self.board: Board | None = None
         self.began = self.kept = time.monotonic()  # the epoch, and the last checkpoint
         self.condition = "healthy"
@@ -103,7 +103,7 @@ class Journal:
     def _begin(self, start: int, first_step: int) -> None:
         self.reporter.begin(self.system.terms, self.settings.epochs, self.steps, start, first_step)
         self.reporter.clustering(start)
-        if self.ranks.first:
+        if self.ranks.is_first:
             run.cut_metrics(self.out, start)
             if self.settings.tensorboard_every:
                 done = start * self.steps + first_step
@@ -123,7 +123,7 @@ class Journal:
             self._check_granularities(found)
             v_ = features()  # on every rank, for all compute it together
             seconds = time.monotonic() - self.began - features.take_seconds()
-            if self.ranks.first:
+            if self.ranks.is_first:
                 signals = health.after_e_step(v_, found, self._assignments_before())
                 phi = [c.percentiles for c in found] if epoch.recorded is None else []
                 epoch.signals = {**signals, "phi": phi, "cluster_seconds": seconds}
@@ -151,7 +151,7 @@ class Journal:
             lr = learning_rate(self.settings, batch.progress)
             self.board.step(epoch.number * self.steps + epoch.step, {**logs, "lr": lr})
         # Several ranks must agree to end, which takes an exchange: now and then is soon enough.
-        if show or epoch.step == self.steps or (self.ranks.size == 1 and self._due()):
+        if show or epoch.step == self.steps or (self.ranks.world_size == 1 and self._due()):
             self._check_finite(epoch)
             self._keep_if_due(epoch)
 
@@ -166,9 +166,9 @@ class Journal:
             v_ = features()  # V' at the end of this epoch, and for the next E-step
             if not v_.isfinite().all():
                 raise UserError(f"the encoder's weights became NaN in epoch {epoch.number + 1}; {CURE}")
-            if self.ranks.first:
+            if self.ranks.is_first:
                 record |= health.after_m_step(v_, found) | health.information(means, self.system.terms)
-        if self.ranks.first:
+        if self.ranks.is_first:
             seconds = {"features_seconds": features.take_seconds(), "seconds": time.monotonic() - self.began}
             self._write({**record, **seconds})
         self.began = time.monotonic()
@@ -180,7 +180,7 @@ class Journal:
             torch.manual_seed(randomness.key(self.settings.seed, "e-step", epochs))
             final = self.system.prototypes(self.system.e_step(epochs, features))
         final = final or self._cluster(epochs, features())
-        if self.ranks.first:
+        if self.ranks.is_first:
             query, own_backbone = self.system.query, self.training.plan.own["own_encoder"]
             run.write_prototypes(self.out, final)
             run.finish(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
@@ -243,7 +243,7 @@ class Journal:
         return self.interruption.asked or int(late)
 
     def _keep_if_due(self, epoch: Epoch) -> None:
-        due = self.ranks.most(self._due(), self.training.device)
+        due = self.ranks.max(self._due(), self.training.device)
         if not due:
             return
         epoch.seconds = time.monotonic() - self.began
@@ -252,13 +252,13 @@ class Journal:
             self.reporter.say(
                 f"stopped after step {epoch.step} of epoch {epoch.number + 1}; --resume goes on from there"
             )
-            self.ranks.wait()  # a rank that ends before the checkpoint is written would end the others
+            self.ranks.barrier()  # a rank that exits before the checkpoint is written would abort the others
             self.interruption.end(due)
 
     def _keep(self, done: int, epoch: Epoch | None) -> None:
         if self.board is not None:
             self.board.flush()
-        if self.ranks.first:  # the state of all others is the same
+        if self.ranks.is_first:  # the state of all others is the same
             self.training.save(done, epoch)
         self.kept = time.monotonic()
 
