@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protonce import health, randomness, run
+from protonce import health, randomness
 from protonce.assembly import MomentumFeatures, Training
 from protonce.board import Board
 from protonce.checkpoints import Epoch
@@ -30,7 +30,10 @@ from protonce.preparation import Plan
 from protonce.progress import Reporter
 from protonce.prototypes import Prototypes, cluster
 from protonce.ranks import Ranks
-from protonce.run import Run
+from protonce.run import Run, read_assignments
+from protonce.run.encoder_file import write_encoders
+from protonce.run.prototype_files import write_assignments, write_prototypes
+from protonce.run.writing import append_metrics, append_skipped, create_folder, cut_metrics, locked
 
 SHOW_EVERY = 10  # steps between two looks at the losses, each of which waits for the device
 CURE = "start a new run with a smaller lr"
@@ -53,7 +56,7 @@ class Lost:
         """List them in skipped.csv, once the run folder is there."""
         while self.waiting and (self.out / "skipped.csv").exists():
             name, reason = self.waiting.pop(0)
-            run.append_skipped(self.out, name, f"{reason}, since training began")
+            append_skipped(self.out, name, f"{reason}, since training began")
 
 
 @contextmanager
@@ -61,10 +64,10 @@ def writing(plan: Plan, ranks: Ranks, lost: Lost) -> Iterator[None]:
     """The run folder, made if it is new, into which this training alone writes while this lasts."""
     with ExitStack() as stack:
         if ranks.is_first:
-            stack.enter_context(run.alone(plan.out))
+            stack.enter_context(locked(plan.out))
             stack.enter_context(full_disk_said(plan.out))
             if plan.previous is None:
-                run.create(plan.out, plan.source, plan.own, plan.config)
+                create_folder(plan.out, plan.source, plan.own, plan.config)
                 lost.keep()
         yield
 
@@ -104,7 +107,7 @@ class Journal:
         self.reporter.begin(self.system.terms, self.settings.epochs, self.steps, start, first_step)
         self.reporter.clustering(start)
         if self.ranks.is_first:
-            run.cut_metrics(self.out, start)
+            cut_metrics(self.out, start)
             if self.settings.tensorboard_every:
                 done = start * self.steps + first_step
                 self.board = Board(self.out / "tensorboard", self.settings.tensorboard_every, done)
@@ -127,7 +130,7 @@ class Journal:
                 signals = health.after_e_step(v_, found, self._assignments_before())
                 phi = [c.percentiles for c in found] if epoch.recorded is None else []
                 epoch.signals = {**signals, "phi": phi, "cluster_seconds": seconds}
-                run.write_assignments(self.out, epoch.number + 1, found)
+                write_assignments(self.out, epoch.number + 1, found)
                 if epoch.number == self.training.start:
                     self._say_reduced(found)
         self.reporter.clustered()
@@ -182,8 +185,8 @@ class Journal:
         final = final or self._cluster(epochs, features())
         if self.ranks.is_first:
             query, own_backbone = self.system.query, self.training.plan.own["own_encoder"]
-            run.write_prototypes(self.out, final)
-            run.finish(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
+            write_prototypes(self.out, final)
+            write_encoders(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
             self.reporter.say(Run(self.out).health.words)
 
     def _recorded(self, number: int) -> bool:
@@ -202,7 +205,7 @@ class Journal:
 
     def _assignments_before(self) -> list[NDArray[np.int32]]:
         """Those of the last epoch that was clustered; nothing where none was."""
-        return run.read_assignments(self.out, max(Run(self.out).recorded_epochs, default=0))
+        return read_assignments(self.out, max(Run(self.out).recorded_epochs, default=0))
 
     def _logs(self, loss: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
         """What a step logs, by the names it has in metrics.jsonl."""
@@ -220,7 +223,7 @@ class Journal:
         return learning_rate(self.settings, Progress(epoch.number, 0, self.steps, self.settings.epochs))
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        run.append_metrics(self.out, record)
+        append_metrics(self.out, record)
         if self.board is not None:
             self.board.epoch(record["epoch"] * self.steps, record)
         self._keep(record["epoch"], None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from protonce import board, run, weights
+from protonce import board, weights
 from protonce.auto import DataSize, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
@@ -23,6 +23,7 @@ from protonce.methods.registry import Entry
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
 from protonce.run import Run
+from protonce.run.writing import has_no_checkpoint
 
 # Settings that change nothing of what is learnt, so that a resumed run may have others.
 MAY_CHANGE = ("workers", "checkpoint_minutes", "tensorboard_every", "record_every")
@@ -181,7 +182,7 @@ def _previous(out: Path, resume: bool) -> Run | None:
         return None
     if not resume:
         raise UserError(f"{out} is not empty; choose a new folder, or --resume to continue the run in it")
-    if run.hardly_begun(out):
+    if has_no_checkpoint(out):
         return None
     previous = Run(out)
     if previous.imported:

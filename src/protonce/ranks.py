@@ -123,7 +123,7 @@ class Ranks:
                 dist.broadcast(tensor, src=0)
 
     def barrier(self) -> None:
-        """Block until all ranks have reached this call."""
+        """Block until rank 0, which writes the files, has reached this call."""
         self.broadcast_object(None)
 
     def check_equal(self, values: Mapping[str, object]) -> None:
