@@ -242,5 +242,5 @@ def test_a_run_with_prototypes_alone_is_judged_by_their_term_after_warm_up():
 
 def test_a_run_without_an_epoch_has_no_health(trained, tmp_path):
     (tmp_path / "config.yaml").write_text((trained.path / "config.yaml").read_text())
-    with pytest.raises(UserError, match="has ended yet"):
+    with pytest.raises(UserError, match="has no finished epoch yet"):
         _ = protonce.load(tmp_path).health

@@ -641,7 +641,7 @@ def test_an_unfinished_run_and_the_same_images_twice(trained):
         protocols.check_apart(one, two)
     protocols.check_apart(one, open_source(255 - digits))
     (trained.path / "encoder.safetensors").unlink()
-    with pytest.raises(UserError, match="has not ended; continue it with --resume"):
+    with pytest.raises(UserError, match="is not finished; continue it with --resume"):
         evaluate(load(trained.path), "knn", quiet=True)
 
 

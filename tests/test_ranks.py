@@ -90,7 +90,7 @@ def test_a_run_on_two_ranks_is_the_run_on_one(photos, undisturbed, tmp_path):
     assert len(undisturbed.metrics) == 30
 
 
-def test_ranks_say_a_mistake_once(tmp_path):
+def test_an_error_is_reported_by_one_rank(tmp_path):
     process = train_on_two(tmp_path / "nowhere", tmp_path / "run")
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0
@@ -159,6 +159,6 @@ def test_too_many_ranks(photos, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="batch_size 16 leaves less than 2 images for each of 9 processes"):
         protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(SystemExit):  # the first of the machine has said it
+    with pytest.raises(SystemExit):  # the first rank of the node reports it
         protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
     assert not (tmp_path / "run").exists()

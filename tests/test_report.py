@@ -456,14 +456,14 @@ def test_a_run_that_was_interrupted_after_an_epoch(trained):
         (path / name).unlink()
     (path / "metrics.jsonl").write_text(json.dumps(trained.metrics[0]) + "\n{")
     page = Text(write_report(Run(path), quiet=True))
-    assert "1 of 3: the run has not ended" in page.text
-    assert "There is no map: the run has not ended" in page.text
+    assert "1 of 3: the run is not finished" in page.text
+    assert "There is no map: the run is not finished" in page.text
     assert page.data["levels"][0]["assignment"] == read_assignments(path, 1)[0].tolist()
     assert page.data["levels"][1]["phi"] is None
     assert len(page.data["pictured"]) == 48
     assert page.data["outliers"] == []
     (path / "metrics.jsonl").write_text("")
-    with pytest.raises(UserError, match=r"no epoch of .* has ended yet"):
+    with pytest.raises(UserError, match="has no finished epoch yet"):
         write_report(Run(path), quiet=True)
 
 
@@ -472,12 +472,12 @@ def test_images_that_are_gone_or_have_moved(tmp_path):
     run = protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
     photos.rename(tmp_path / "moved")
     page = Text(write_report(run, quiet=True))
-    assert "are not on this disk" in page.text
+    assert "are not available" in page.text
     assert page.data["pictured"] == []
     assert len(page.data["levels"]) == 2
     page = Text(write_report(run, data=tmp_path / "moved", quiet=True))
     assert len(page.data["pictured"]) == 48
-    with pytest.raises(UserError, match="holds 24 images that are not the 48 images"):
+    with pytest.raises(UserError, match=r"the 24 images of .* are not the 48 images that"):
         write_report(run, data=make(tmp_path / "others", 24), quiet=True)
 
 
@@ -511,7 +511,7 @@ def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
         Image.open(tmp_path / "figures" / f"{name}.png").verify()
         assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     (other.path / "encoder.safetensors").unlink()
-    with pytest.raises(UserError, match="moco has not ended"):
+    with pytest.raises(UserError, match="moco is not finished"):
         write_report(trained, against=Run(other.path), quiet=True)
 
 

@@ -24,8 +24,7 @@ from torch import nn
 
 import protonce
 from conftest import SMALL
-from protonce import assembly, checkpoints
-from protonce import run as run_folder
+from protonce import assembly, checkpoints, journal
 from protonce.data.loader import Loader
 from protonce.devices import ScaledPrecision
 from protonce.encoder import build
@@ -155,7 +154,7 @@ def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(photos, tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         protonce.train(photos, tmp_path / "parts", quiet=True, checkpoint_minutes=0, **settings)
     monkeypatch.undo()
-    assert len(run_folder.load(tmp_path / "parts").metrics) == stop_after[0]
+    assert len(protonce.load(tmp_path / "parts").metrics) == stop_after[0]
     parts = protonce.train(photos, tmp_path / "parts", resume=True, quiet=True, **settings)
     for name in ("encoder.safetensors", "prototypes.npz", "assignments/0002.npz"):
         assert (whole.path / name).read_bytes() == (parts.path / name).read_bytes(), name
@@ -185,12 +184,12 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number
 
 
 def test_two_processes_do_not_train_into_one_folder(photos, trained):
-    holder = "import sys, time; from pathlib import Path; from protonce.run import alone\n"
-    holder += "with alone(Path(sys.argv[1])):\n    print('mine', flush=True)\n    time.sleep(60)"
+    holder = "import sys, time; from pathlib import Path; from protonce.run.writing import locked\n"
+    holder += "with locked(Path(sys.argv[1])):\n    print('mine', flush=True)\n    time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", holder, str(trained.path)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "mine\n"
-        with pytest.raises(UserError, match=r"another process is training into .*; wait for it"):
+        with pytest.raises(UserError, match=r"another process is training in .*; wait for it"):
             protonce.train(photos, trained.path, resume=True, quiet=True)
     finally:
         process.kill()
@@ -484,13 +483,13 @@ def large_photos(tmp_path):
 
 
 def test_a_file_that_vanishes_does_not_stop_training(large_photos, tmp_path, capsys, monkeypatch):
-    append = run_folder.append_metrics
+    append = journal.append_metrics
 
     def after_an_epoch(path, record):
         append(path, record)
         (large_photos / "07.jpg").unlink(missing_ok=True)
 
-    monkeypatch.setattr(run_folder, "append_metrics", after_an_epoch)
+    monkeypatch.setattr(journal, "append_metrics", after_an_epoch)
     settings = {**SMALL, "clusters": [3], "batch_size": 8, "workers": 0}
     run = protonce.train(large_photos, tmp_path / "run", epochs=3, **settings)
     said = capsys.readouterr().err
@@ -509,7 +508,7 @@ def test_a_run_resumes_where_files_have_come_and_gone(photos, large_photos, tmp_
     with pytest.raises(KeyboardInterrupt):
         protonce.train(folder, tmp_path / "run", quiet=True, **settings)
     monkeypatch.undo()
-    names = run_folder.load(tmp_path / "run").images[0]
+    names = protonce.load(tmp_path / "run").images[0]
     shutil.copytree(tmp_path / "run", tmp_path / "again")
 
     (folder / "a_new_one.png").write_bytes(next(photos.rglob("*.png")).read_bytes())

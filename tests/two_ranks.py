@@ -34,10 +34,10 @@ def backbone(norm, seed):
 
 def launch():
     ranks = Ranks()
-    strategy = DDPStrategy(**DDP) if ranks.size > 1 else "auto"
-    fabric = Fabric(accelerator="cpu", devices=ranks.here, strategy=strategy)
-    if ranks.size > 1:
-        ranks.meet("gloo")
+    strategy = DDPStrategy(**DDP) if ranks.world_size > 1 else "auto"
+    fabric = Fabric(accelerator="cpu", devices=ranks.local_world_size, strategy=strategy)
+    if ranks.world_size > 1:
+        ranks.init_process_group("gloo")
         fabric.launch()
     return ranks, fabric
 
@@ -49,18 +49,18 @@ def m_step(out, batch_size, norm, queries):
     sizes = {"queue": 40, "dim": 8, "batch_size": batch_size, "clusters": [4, 8], "kmeans_engine": "torch"}
     options = {"bn_splits": 2, "negatives": 3, "tau": 0.2, "queries": queries, "warmup_epochs": 0}
     system = make_system("pcl", encoder, ranks, (48, 8), **sizes, **options)
-    ranks.copy_first(v for v in system.state_dict().values() if isinstance(v, torch.Tensor))  # of rank 0's seed
+    ranks.broadcast_(v for v in system.state_dict().values() if isinstance(v, torch.Tensor))  # of rank 0's seed
     wrapped = fabric.setup_module(system)  # the whole system at once
 
     draw = torch.Generator().manual_seed(1)
     views = torch.randn(2, batch_size, 3, 8, 8, generator=draw)
     features = nn.functional.normalize(torch.randn(48, 8, generator=draw), dim=1)
-    prototypes = system.e_step(0, lambda: features if ranks.first else torch.zeros(0))  # rank 0 alone clusters
+    prototypes = system.e_step(0, lambda: features if ranks.is_first else torch.zeros(0))  # rank 0 alone clusters
     index, progress = torch.arange(batch_size), Progress(0, 0, 3, 1)
     batch = Batch(tuple(ranks.part(x) for x in views), ranks.part(index), progress)
 
     loss, terms = wrapped(batch, prototypes)
-    weight = len(batch.index) * ranks.size / batch_size
+    weight = len(batch.index) * ranks.world_size / batch_size
     fabric.backward(loss * weight)
     system.after_step(progress)
     statistics = [b for b in system.buffers() if b.is_floating_point() and b.ndim == 1]
@@ -75,7 +75,7 @@ def m_step(out, batch_size, norm, queries):
         "statistics": statistics,
         "features": ranks.gather(ranks.part(torch.arange(7.0)), 7),
     }
-    torch.save(state, Path(out) / f"{norm}-{queries}-{batch_size}-rank{ranks.rank}of{ranks.size}.pt")
+    torch.save(state, Path(out) / f"{norm}-{queries}-{batch_size}-rank{ranks.rank}of{ranks.world_size}.pt")
 
 
 def exchange(out):
@@ -86,9 +86,9 @@ def exchange(out):
     whole = context.gather(rows)  # (7, 3)
     pairs = (whole @ whole.T).logsumexp(dim=1).sum()
     moment = context.sum(rows.T @ rows).square().sum()
-    ((pairs + moment) / ranks.size).backward()  # each rank has the whole loss, and gradients are summed here
+    ((pairs + moment) / ranks.world_size).backward()  # each rank has the whole loss, and gradients are summed here
     found = {"loss": (pairs + moment).detach(), "gradient": ranks.gather(rows.grad, 7)}
-    torch.save(found, Path(out) / f"exchange-rank{ranks.rank}of{ranks.size}.pt")
+    torch.save(found, Path(out) / f"exchange-rank{ranks.rank}of{ranks.world_size}.pt")
 
 
 if __name__ == "__main__":

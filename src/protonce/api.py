@@ -12,7 +12,7 @@ from protonce.journal import Lost, writing
 from protonce.methods.base import System
 from protonce.preparation import Request, prepare
 from protonce.progress import Reporter
-from protonce.ranks import Ranks, said_once
+from protonce.ranks import Ranks, error_on_first_rank
 from protonce.run import Run
 from protonce.training import fit
 
@@ -50,8 +50,8 @@ def train(
     own = {"own_encoder": encoder is not None, "own_views": views is not None}
     request = Request(data, Path(out), recipe, method, resume, settings, **own)
     ranks = Ranks()
-    reporter = Reporter(quiet or not ranks.first)
-    with said_once():
+    reporter = Reporter(quiet or not ranks.is_first)
+    with error_on_first_rank():
         plan = prepare(request, reporter, ranks)
     lost = Lost(plan.out, Reporter(quiet))
     training = assemble(plan, ranks, encoder, views, reporter, lost)
@@ -60,5 +60,5 @@ def train(
             reporter.say(f"{plan.out} has already been trained for {plan.settings.epochs} epochs")
         else:
             fit(training, reporter)
-    ranks.wait()
+    ranks.barrier()
     return Run(plan.out, encoder, views)

@@ -65,7 +65,7 @@ class Training:
         """Factor of this rank's loss, so that the mean over ranks is the loss of the batch; of b rows."""
         if self.system.reduction == "global":
             return 1.0
-        return rows * self.ranks.size / self.settings.batch_size
+        return rows * self.ranks.world_size / self.settings.batch_size
 
     def save(self, done: int, epoch: Epoch | None) -> None:
         """Keep a checkpoint after `done` epochs, and within the one that has begun."""
@@ -92,7 +92,7 @@ def assemble(
     """
     settings, folder = plan.settings, plan.out / "checkpoints"
     fabric = launch(settings, ranks)
-    ranks.check_alike(_shared(plan))
+    ranks.check_equal(_shared(plan))
     specs = plan.entry.system.views(settings, plan.options)
     loader = Loader(
         plan.source,
@@ -115,7 +115,7 @@ def assemble(
     # `precision` has the scale of half-precision losses.
     parts = {"system": system, "optimizer": context.optimizer, "precision": fabric.strategy.precision}
     start, begun = checkpoints.restore(folder, parts, fabric.device)
-    ranks.copy_first(v for v in system.state_dict().values() if isinstance(v, Tensor))  # a user's own may differ
+    ranks.broadcast_(v for v in system.state_dict().values() if isinstance(v, Tensor))  # a user's own may differ
     m_step, optimizer = fabric.setup(system, context.optimizer)
     return Training(plan, ranks, fabric, loader, system, m_step, optimizer, labels, parts, start, begun)
 
@@ -138,8 +138,8 @@ def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader, own_view
 
 def _context(settings: Resolved, network: Encoder, ranks: Ranks) -> Context:
     """The context of a system; and how its encoder computes: its precision, and the parts that batch norm sees."""
-    splits = max(settings.bn_splits, ranks.size) if batch_norms(network) else 1  # of all ranks: one a rank at least
-    network.splits = max(splits // ranks.size, 1)
+    splits = max(settings.bn_splits, ranks.world_size) if batch_norms(network) else 1  # over all ranks
+    network.splits = max(splits // ranks.world_size, 1)
     network.autocast = autocast(settings.device, settings.precision)
     return Context(settings.seed, settings.batch_size, splits, ranks)
 

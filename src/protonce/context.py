@@ -68,14 +68,14 @@ class Context:
         share = len(self.part(torch.empty(self.batch_size, 0)))
         if len(rows) != share:
             raise ValueError(f"gather takes one row for each of the {share} images of this rank, got {len(rows)}")
-        if self.ranks.size == 1:
+        if self.ranks.world_size == 1:
             return rows
         gathered: Tensor = _Gather.apply(rows, self.ranks, self.batch_size)
         return gathered
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of a tensor over all ranks. Differentiable."""
-        if self.ranks.size == 1:
+        if self.ranks.world_size == 1:
             return tensor
         total: Tensor = _Sum.apply(tensor, self.ranks)
         return total
@@ -83,10 +83,10 @@ class Context:
     def on_first(self, make: Callable[[], T]) -> T:
         """What rank 0 makes, on every rank; the others wait. For work that is not shared, such as k-means."""
         made = None
-        if self.ranks.first:
-            with self.ranks.while_others_wait():
+        if self.ranks.is_first:
+            with self.ranks.all_local_threads():
                 made = make()
-        return self.ranks.from_first(made)
+        return self.ranks.broadcast_object(made)
 
     def renew(self, module: nn.Module, purpose: str, epoch: int) -> None:
         """Initialise a module's parameters anew, in place, and clear the optimizer's state of them.

@@ -65,7 +65,7 @@ def look_at_machine(device: str, ranks: Ranks) -> Machine:
         device=device,
         bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
         faiss=sys.platform == "linux" and importlib.util.find_spec("faiss") is not None,  # macOS: clashes with torch
-        cores=max((os.cpu_count() or 1) // ranks.here, 1),
+        cores=max((os.cpu_count() or 1) // ranks.local_world_size, 1),
     )
 
 
@@ -73,12 +73,12 @@ def launch(settings: Resolved, ranks: Ranks) -> Fabric:
     """Fabric for this process; and the process group of all ranks, once all of them are there."""
     fabric = Fabric(
         accelerator=settings.device,
-        devices=ranks.here,
-        num_nodes=ranks.machines,
-        strategy=DDPStrategy(**DDP) if ranks.size > 1 else "auto",
+        devices=ranks.local_world_size,
+        num_nodes=ranks.num_nodes,
+        strategy=DDPStrategy(**DDP) if ranks.world_size > 1 else "auto",
         plugins=[ScaledPrecision("16-mixed", settings.device) if settings.precision == "16" else Precision()],
     )
-    if ranks.size > 1:
-        ranks.meet("nccl" if settings.device == "cuda" else "gloo")
+    if ranks.world_size > 1:
+        ranks.init_process_group("nccl" if settings.device == "cuda" else "gloo")
         fabric.launch()
     return fabric

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protonce import run, weights
+from protonce import weights
 from protonce.auto import FEWEST_IMAGES, DataSize, resolve
 from protonce.config import ARCHITECTURE, Resolved, Settings
 from protonce.data.loader import Loader
@@ -26,6 +26,9 @@ from protonce.progress import Steps
 from protonce.prototypes import Prototypes, cluster
 from protonce.ranks import Ranks
 from protonce.run import Run
+from protonce.run.encoder_file import write_encoders
+from protonce.run.prototype_files import write_prototypes
+from protonce.run.writing import create_folder
 
 UNTRAINED = "untrained"
 USUAL = {"image_size": 224, "plain_resize": 256, "stem": "standard"}  # how encoders from elsewhere were trained
@@ -106,11 +109,11 @@ def import_encoder(
         "asked": dataclasses.asdict(asked),
         "settings": dataclasses.asdict(resolved),
     }
-    run.create(out, source, {"own_encoder": False, "own_views": False}, config)
+    create_folder(out, source, {"own_encoder": False, "own_views": False}, config)
     write_whole(out / "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
     if prototypes is not None:
-        run.write_prototypes(out, prototypes)
-    run.finish(out, query, twin, False, resolved)
+        write_prototypes(out, prototypes)
+    write_encoders(out, query, twin, False, resolved)
     return Run(out), imported
 
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protonce import health, randomness, run
+from protonce import health, randomness
 from protonce.assembly import MomentumFeatures, Training
 from protonce.board import Board
 from protonce.checkpoints import Epoch
@@ -30,7 +30,10 @@ from protonce.preparation import Plan
 from protonce.progress import Reporter
 from protonce.prototypes import Prototypes, cluster
 from protonce.ranks import Ranks
-from protonce.run import Run
+from protonce.run import Run, read_assignments
+from protonce.run.encoder_file import write_encoders
+from protonce.run.prototype_files import write_assignments, write_prototypes
+from protonce.run.writing import append_metrics, append_skipped, create_folder, cut_metrics, locked
 
 SHOW_EVERY = 10  # steps between two looks at the losses, each of which waits for the device
 CURE = "start a new run with a smaller lr"
@@ -53,18 +56,18 @@ class Lost:
         """List them in skipped.csv, once the run folder exists."""
         while self.waiting and (self.out / "skipped.csv").exists():
             name, reason = self.waiting.pop(0)
-            run.append_skipped(self.out, name, f"{reason}, since training began")
+            append_skipped(self.out, name, f"{reason}, since training began")
 
 
 @contextmanager
 def writing(plan: Plan, ranks: Ranks, lost: Lost) -> Iterator[None]:
     """Context in which this training alone writes to the run folder, which is created if it is new."""
     with ExitStack() as stack:
-        if ranks.first:
-            stack.enter_context(run.alone(plan.out))
+        if ranks.is_first:
+            stack.enter_context(locked(plan.out))
             stack.enter_context(explain_full_disk(plan.out))
             if plan.previous is None:
-                run.create(plan.out, plan.source, plan.own, plan.config)
+                create_folder(plan.out, plan.source, plan.own, plan.config)
                 lost.keep()
         yield
 
@@ -81,7 +84,7 @@ class Journal:
         self.training, self.reporter = training, reporter
         self.out, self.settings, self.ranks = training.plan.out, training.settings, training.ranks
         self.system, self.steps = training.system, training.system.steps
-        self.interruption = Interruption(patient=self.ranks.size > 1)
+        self.interruption = Interruption(patient=self.ranks.world_size > 1)
         self.board: Board | None = None
         self.began = self.kept = time.monotonic()  # the epoch, and the last checkpoint
         self.condition = "healthy"
@@ -103,8 +106,8 @@ class Journal:
     def _begin(self, start: int, first_step: int) -> None:
         self.reporter.begin(self.system.terms, self.settings.epochs, self.steps, start, first_step)
         self.reporter.clustering(start)
-        if self.ranks.first:
-            run.cut_metrics(self.out, start)
+        if self.ranks.is_first:
+            cut_metrics(self.out, start)
             if self.settings.tensorboard_every:
                 done = start * self.steps + first_step
                 self.board = Board(self.out / "tensorboard", self.settings.tensorboard_every, done)
@@ -123,11 +126,11 @@ class Journal:
             self._check_granularities(found)
             v_ = features()  # on every rank, for all compute it together
             seconds = time.monotonic() - self.began - features.take_seconds()
-            if self.ranks.first:
+            if self.ranks.is_first:
                 signals = health.after_e_step(v_, found, self._assignments_before())
                 phi = [c.percentiles for c in found] if epoch.recorded is None else []
                 epoch.signals = {**signals, "phi": phi, "cluster_seconds": seconds}
-                run.write_assignments(self.out, epoch.number + 1, found)
+                write_assignments(self.out, epoch.number + 1, found)
                 if epoch.number == self.training.start:
                     self._say_reduced(found)
         self.reporter.clustered()
@@ -151,7 +154,7 @@ class Journal:
             lr = learning_rate(self.settings, batch.progress)
             self.board.step(epoch.number * self.steps + epoch.step, {**logs, "lr": lr})
         # Ranks must agree to stop, which takes a collective: every few steps is often enough.
-        if show or epoch.step == self.steps or (self.ranks.size == 1 and self._due()):
+        if show or epoch.step == self.steps or (self.ranks.world_size == 1 and self._due()):
             self._check_finite(epoch)
             self._keep_if_due(epoch)
 
@@ -166,9 +169,9 @@ class Journal:
             v_ = features()  # V' at the end of this epoch, and for the next E-step
             if not v_.isfinite().all():
                 raise UserError(f"the encoder's weights became NaN in epoch {epoch.number + 1}; {CURE}")
-            if self.ranks.first:
+            if self.ranks.is_first:
                 record |= health.after_m_step(v_, found) | health.information(means, self.system.terms)
-        if self.ranks.first:
+        if self.ranks.is_first:
             seconds = {"features_seconds": features.take_seconds(), "seconds": time.monotonic() - self.began}
             self._write({**record, **seconds})
         self.began = time.monotonic()
@@ -180,10 +183,10 @@ class Journal:
             torch.manual_seed(randomness.key(self.settings.seed, "e-step", epochs))
             final = self.system.prototypes(self.system.e_step(epochs, features))
         final = final or self._cluster(epochs, features())
-        if self.ranks.first:
+        if self.ranks.is_first:
             query, own_backbone = self.system.query, self.training.plan.own["own_encoder"]
-            run.write_prototypes(self.out, final)
-            run.finish(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
+            write_prototypes(self.out, final)
+            write_encoders(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
             self.reporter.say(Run(self.out).health.words)
 
     def _recorded(self, number: int) -> bool:
@@ -202,7 +205,7 @@ class Journal:
 
     def _assignments_before(self) -> list[NDArray[np.int32]]:
         """Assignments of the last clustered epoch; empty if there is none."""
-        return run.read_assignments(self.out, max(Run(self.out).recorded_epochs, default=0))
+        return read_assignments(self.out, max(Run(self.out).recorded_epochs, default=0))
 
     def _logs(self, loss: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
         """The numbers a step logs, by their names in metrics.jsonl."""
@@ -220,7 +223,7 @@ class Journal:
         return learning_rate(self.settings, Progress(epoch.number, 0, self.steps, self.settings.epochs))
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        run.append_metrics(self.out, record)
+        append_metrics(self.out, record)
         if self.board is not None:
             self.board.epoch(record["epoch"] * self.steps, record)
         self._keep(record["epoch"], None)
@@ -243,20 +246,20 @@ class Journal:
         return self.interruption.asked or int(late)
 
     def _keep_if_due(self, epoch: Epoch) -> None:
-        due = self.ranks.most(self._due(), self.training.device)
+        due = self.ranks.max(self._due(), self.training.device)
         if not due:
             return
         epoch.seconds = time.monotonic() - self.began
         self._keep(epoch.number, epoch)
         if due > 1:
             self.reporter.say(f"stopped after step {epoch.step} of epoch {epoch.number + 1}; continue with --resume")
-            self.ranks.wait()  # a rank that ends before the checkpoint is written would end the others
+            self.ranks.barrier()  # a rank that exits before the checkpoint is written would abort the others
             self.interruption.end(due)
 
     def _keep(self, done: int, epoch: Epoch | None) -> None:
         if self.board is not None:
             self.board.flush()
-        if self.ranks.first:  # the state of all others is the same
+        if self.ranks.is_first:  # the state of all others is the same
             self.training.save(done, epoch)
         self.kept = time.monotonic()
 

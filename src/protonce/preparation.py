@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from protonce import board, run, weights
+from protonce import board, weights
 from protonce.auto import DataSize, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
@@ -23,6 +23,7 @@ from protonce.methods.registry import Entry
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
 from protonce.run import Run
+from protonce.run.writing import has_no_checkpoint
 
 # Settings that change nothing of what is learnt, so that a resumed run may have others.
 MAY_CHANGE = ("workers", "checkpoint_minutes", "tensorboard_every", "record_every")
@@ -165,7 +166,7 @@ def _check(plan: Plan, ranks: Ranks) -> None:
         raise UserError("precision 16 needs a GPU; on a CPU choose 32")
     if settings.kmeans_engine == "faiss" and importlib.util.find_spec("faiss") is None:
         raise UserError("kmeans_engine is faiss, which is not installed; choose torch")
-    if ranks.size > 1:
+    if ranks.world_size > 1:
         _check_ranks(ranks, settings)
     if settings.tensorboard_every:
         board.check()
@@ -181,7 +182,7 @@ def _previous(out: Path, resume: bool) -> Run | None:
         return None
     if not resume:
         raise UserError(f"{out} is not empty; choose a new folder, or --resume to continue the run in it")
-    if run.hardly_begun(out):
+    if has_no_checkpoint(out):
         return None
     previous = Run(out)
     if previous.imported:
@@ -228,19 +229,19 @@ def _check_same(previous: Run, plan: Plan) -> None:
 def _check_ranks(ranks: Ranks, resolved: Resolved) -> None:
     if not torch.distributed.is_torchelastic_launched():
         raise UserError(
-            f"WORLD_SIZE is {ranks.size}, but torchrun did not start this process; unset it, or use torchrun"
+            f"WORLD_SIZE is {ranks.world_size}, but torchrun did not start this process; unset it, or use torchrun"
         )
     if resolved.device == "mps":
         raise UserError("several processes need CUDA or the CPU; choose --device cpu")
-    if resolved.device == "cuda" and ranks.here > torch.cuda.device_count():
+    if resolved.device == "cuda" and ranks.local_world_size > torch.cuda.device_count():
         raise UserError(
-            f"torchrun started {ranks.here} processes here, and there are {torch.cuda.device_count()} GPUs; "
-            "set --nproc-per-node to that, or choose --device cpu"
+            f"torchrun started {ranks.local_world_size} processes on a node with {torch.cuda.device_count()} GPUs; "
+            "set --nproc-per-node to the number of GPUs, or choose --device cpu"
         )
-    if resolved.batch_size < 2 * ranks.size:
+    if resolved.batch_size < 2 * ranks.world_size:
         raise UserError(
-            f"batch_size {resolved.batch_size} leaves less than 2 images for each of {ranks.size} processes; "
-            "start fewer, or set a larger one"
+            f"batch_size {resolved.batch_size} leaves less than 2 images for each of {ranks.world_size} processes; "
+            "start fewer processes or increase batch_size"
         )
 
 

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("--resume needs --out RUN, the run to continue")
     out = options.out or _new_run(options.data)
     trained = train(options.data, out, recipe=options.recipe, resume=options.resume, **chosen_settings(options))
-    if not Ranks().first:
+    if not Ranks().is_first:
         return
     print(
         f"{trained.path} holds the encoder and the prototypes; next: protonce embed {trained.path} DATA --out FILE.npz"

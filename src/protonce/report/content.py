@@ -37,14 +37,14 @@ class Content:
 def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Content:
     """Look at the images with the run's encoder, and at its clusters; the slow part."""
     if not run.metrics and not run.imported:
-        raise UserError(f"no epoch of {run.path} has ended yet; continue it with --resume")
+        raise UserError(f"{run.path} has no finished epoch yet; continue it with --resume")
     if against is not None and not against.finished:
-        raise UserError(f"the run {against.path} has not ended; continue it with --resume")
+        raise UserError(f"{against.path} is not finished; continue it with --resume")
     names, labels = run.images
     n = len(names)
     sample = draw(n, scatter.POINTS)
     source = shown = embeddings = backbone = None
-    missing = "" if run.finished else "the run has not ended; continue it with --resume"
+    missing = "" if run.finished else "the run is not finished; continue it with --resume"
     try:
         source = run.source(data)
         shown = source if len(sample) == n else source.subset(sample)  # on the map

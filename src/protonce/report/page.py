@@ -148,7 +148,7 @@ def _facts(content: Content) -> dict[str, str]:
         facts |= {
             "System": f"{run.title}, recipe {run.config['recipe']}",
             "Encoder": encoder,
-            "Epochs": f"{done:,}" if run.finished else f"{done:,} of {settings.epochs:,}: the run has not ended",
+            "Epochs": f"{done:,}" if run.finished else f"{done:,} of {settings.epochs:,}: the run is not finished",
             "Time": duration(sum(r["seconds"] for r in records)) + f" on {settings.device}",
         }
     prototypes = " / ".join(f"{len(level.size):,}" for level in content.hierarchy) + ", coarse to fine"

@@ -1,16 +1,23 @@
-"""Run folders from before systems had options of their own, read as what their code did."""
+"""Read the config.yaml of run folders that were written before systems had options of their own."""
 
 from typing import Any
 
-SINCE = {"optimizer": "sgd", "lr_warmup_epochs": 0.0, "lr_final": 0.0, "clip_gradients": 0.0, "record_every": 1}
+# Settings that older versions did not have, with the values that their code used.
+ADDED_SETTINGS = {
+    "optimizer": "sgd",
+    "lr_warmup_epochs": 0.0,
+    "lr_final": 0.0,
+    "clip_gradients": 0.0,
+    "record_every": 1,
+}
 PCL_ONLY = ("terms", "negatives", "prototype_weight", "warmup_epochs", "ramp_epochs")
 
 
 def migrated(config: dict[str, Any]) -> dict[str, Any]:
-    """The content of a config.yaml, as this version writes it.
+    """The content of a config.yaml, in the form that this version writes.
 
-    An older one has every setting of PCL for MoCo too, which did not use them, and lacks some that came SINCE; PCL with
-    `terms: instance` was MoCo.
+    Older versions wrote all options of PCL for MoCo as well, which ignored them, and called MoCo either by its name or
+    PCL with `terms: instance`.
     """
     if "system" in config:
         return config
@@ -19,7 +26,7 @@ def migrated(config: dict[str, Any]) -> dict[str, Any]:
     unused = PCL_ONLY if moco else ()
     method = {"method": "moco"} if moco else {}
     parts = {
-        part: SINCE | {name: value for name, value in config[part].items() if name not in unused} | method
+        part: ADDED_SETTINGS | {name: value for name, value in config[part].items() if name not in unused} | method
         for part in ("asked", "settings")
     }
     if config.get("imported"):

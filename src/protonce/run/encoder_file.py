@@ -1,0 +1,81 @@
+"""encoder.safetensors, the weights of query and momentum encoder, and encoder.json, which describes them.
+
+Both files are written when training ends: a run folder with encoder.safetensors is finished.
+"""
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+
+from safetensors.torch import load_file
+from safetensors.torch import save as safetensors_bytes
+from torch import nn
+
+from protonce.config import ARCHITECTURE, Resolved
+from protonce.encoder import Encoder, build
+from protonce.errors import UserError
+from protonce.files import write_whole
+
+WEIGHTS, DESCRIPTION = "encoder.safetensors", "encoder.json"
+
+
+def write_encoders(path: Path, query: Encoder, momentum: Encoder, own_backbone: bool, settings: Resolved) -> None:
+    """Write the encoders of a run, which marks it as finished.
+
+    Args:
+        path: the run folder.
+        query: the query encoder f_θ.
+        momentum: the momentum encoder f_θ'.
+        own_backbone: whether the backbone is the user's own module, which reading must be given again.
+        settings: of the run; those in `ARCHITECTURE` are written to encoder.json.
+    """
+    description = {
+        "own_backbone": own_backbone,
+        "feature_dim": momentum.feature_dim,
+        **{name: getattr(settings, name) for name in ARCHITECTURE},
+    }
+    write_whole(path / DESCRIPTION, json.dumps(description, indent=2) + "\n")
+    both = {"query": query.state_dict(), "momentum": momentum.state_dict()}
+    tensors = {f"{name}.{k}": v for name, state in both.items() for k, v in state.items()}
+    tensors = {k: v.detach().cpu().contiguous().clone() for k, v in sorted(tensors.items())}
+    write_whole(path / WEIGHTS, safetensors_bytes(tensors))
+
+
+def read_encoders(path: Path, settings: Resolved, backbone: nn.Module | None) -> tuple[Encoder, Encoder]:
+    """The query encoder f_θ and the momentum encoder f_θ' of a finished run, in eval mode.
+
+    Args:
+        path: the run folder.
+        settings: of the run.
+        backbone: the user's own module, if the run was trained with one.
+
+    Raises:
+        UserError: the run was trained with the user's own module, and `backbone` is None.
+    """
+    description = json.loads((path / DESCRIPTION).read_text())
+    feature_dim = description["feature_dim"]
+    if not description["own_backbone"]:
+        query = build(settings)
+    elif backbone is not None:
+        query = Encoder(backbone, feature_dim, settings.head, settings.dim)
+    else:
+        raise UserError(f"{path} was trained with a custom encoder; pass it as encoder=")
+    momentum = Encoder(copy.deepcopy(query.backbone), feature_dim, settings.head, settings.dim)
+    state = load_file(path / WEIGHTS)
+    for name, encoder in (("query", query), ("momentum", momentum)):
+        part = {k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")}
+        encoder.load_state_dict(part)
+        encoder.eval()
+    return query, momentum
+
+
+def has_encoders(path: Path) -> bool:
+    """Whether the run folder has encoders, so that the run is finished."""
+    return (path / WEIGHTS).exists()
+
+
+def encoder_hash(path: Path) -> str:
+    """SHA-256 of the weights of a finished run, in hexadecimal."""
+    with (path / WEIGHTS).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
