@@ -198,15 +198,15 @@ class _Evil:
         (lambda: resnet18(0).state_dict(), {"image_size": 1}, "image_size is 1"),
         (lambda: resnet18(0).state_dict(), {"speed": 1}, "no setting 'speed'"),
         (lambda: resnet18(0).state_dict(), {"data": "nowhere"}, "nowhere does not exist"),
-        (lambda: resnet18(0).state_dict(), {"dim": 32}, "has no head; leave out --head and --dim"),
-        (lambda: resnet18(0).state_dict(), {"head": "linear"}, "has no head; leave out --head and --dim"),
+        (lambda: resnet18(0).state_dict(), {"dim": 32}, "has no head; do not pass another --head or --dim"),
+        (lambda: resnet18(0).state_dict(), {"head": "linear"}, "has no head; do not pass another --head or --dim"),
         (lambda: resnet18(0).state_dict(), {"stem": "small"}, "fits none of resnet18"),
         (lambda: resnet18(0).state_dict(), {"stem": "small", "backbone": "resnet18"}, "another architecture than"),
         (lambda: resnet18(0).state_dict(), {"stem": "small", "backbone": "vit_tiny_patch16_224"}, "is for ResNets"),
         (
             lambda: {f"module.encoder_q.{k}": v for k, v in resnet18(0, num_classes=16).state_dict().items()},
             {"head": "mlp"},
-            "has a head linear of 16 dimensions; leave out",
+            "has a head linear of 16 dimensions; do not pass",
         ),
     ],
 )

@@ -82,27 +82,31 @@ def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
     choose("batch_size", min(256, data.n, _power_of_two(max(data.n / 16, 16))))
     batch = chosen.get("batch_size", settings.batch_size)
     assert isinstance(batch, int)
-    if batch > data.n:
-        raise UserError(f"batch_size is {batch}, but there are {data.n} images; choose at most {data.n}")
     # 64 images a sub-batch: the paper's 256 on 4 GPUs. One sub-batch would let a view see the other's statistics.
     choose("bn_splits", max(batch // 64, 2 if batch >= 16 else 1))
     splits = chosen.get("bn_splits", settings.bn_splits)
     assert isinstance(splits, int)
-    if 2 * splits > batch:
-        raise UserError(
-            f"bn_splits is {splits} for batches of {batch}, and batch norm needs two images in each part; "
-            f"choose at most {batch // 2}"
-        )
+    _check_batch(batch, splits, data.n)
 
     # The paper's 25, 50 and 100 thousand are n/51, 2n/51 and 4n/51 of ImageNet.
     choose("clusters", _clusters(data.n))
     clusters = chosen.get("clusters", settings.clusters)
     assert isinstance(clusters, list)
+    # Every epoch if a pass and k-means are little work, else fewer, but at least twenty over the training.
     work = data.n * (FORWARD * size**2 + settings.kmeans_iterations * sum(clusters) * settings.dim)
-    # Every epoch where a pass and k-means are little work, else fewer, but at least twenty over the training.
     choose("record_every", min(math.ceil(work / LITTLE_WORK), math.ceil(settings.epochs / 20)))
     resolved = Resolved(**{**dataclasses.asdict(settings), **chosen})
     return dataclasses.replace(resolved, clusters=sorted(resolved.clusters))  # coarse to fine
+
+
+def _check_batch(batch: int, splits: int, n: int) -> None:
+    if batch > n:
+        raise UserError(f"batch_size is {batch}, but there are {n} images; choose at most {n}")
+    if 2 * splits > batch:
+        raise UserError(
+            f"bn_splits is {splits} for batches of {batch}, and batch norm needs two images in each part; "
+            f"choose at most {batch // 2}"
+        )
 
 
 def twin_momentum(settings: Resolved, n: int) -> float:

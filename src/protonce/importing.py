@@ -79,20 +79,14 @@ def import_encoder(
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise UserError(f"{out} is not empty; choose a new folder")
     settings = {name: value for name, value in settings.items() if value != "auto"}
-    known: dict[str, Any] = {**USUAL, **(_architecture_of(like) if like is not None else weights.architecture(file))}
-    given = {**known, **settings}
-    chosen = Settings.from_mapping(given, "import")  # what is wrong is said before anything is read
-    if "plain_resize" not in settings and isinstance(chosen.image_size, int):  # as large a part is cut off as before
-        given["plain_resize"] = round(chosen.image_size * known["plain_resize"] / known["image_size"])
+    given = _given(file, like, settings)
+    early = Settings.from_mapping(given, "import")  # mistakes are reported before anything is read
     state = {} if file == UNTRAINED else weights.read(file, file)
-    source = None if data is None else open_source(data, "train", chosen.seed, chosen.limit)
+    source = None if data is None else open_source(data, "train", early.seed, early.limit)
+    prefix = ""
     if state:
         given["backbone"], prefix = _recognise(file, state, given)
-        head = _head(state, prefix)
-        given |= head
-        if any(settings[name] != head.get(name) for name in ("head", "dim") if name in settings):
-            words = "no head" if head["head"] == "none" else f"a head {head['head']} of {head['dim']} dimensions"
-            raise UserError(f"{file} has {words}; leave out --head and --dim, which are the file's")
+        given |= _checked_head(file, _head(state, prefix), settings)
     asked = Settings.from_mapping(given, "import")
     size = DataSize(FEWEST_IMAGES, 0) if source is None else DataSize(len(source), source.side)
     resolved = resolve(asked, size, look_at_machine(find_device(asked.device), Ranks()))
@@ -117,9 +111,27 @@ def import_encoder(
     return Run(out), imported
 
 
+def _given(file: str, like: Run | None, settings: Mapping[str, object]) -> dict[str, Any]:
+    """Settings of the encoder: the usual ones, what is known of the file or of `like`, and what the caller named."""
+    known: dict[str, Any] = {**USUAL, **(_architecture_of(like) if like is not None else weights.architecture(file))}
+    given = {**known, **settings}
+    size = given["image_size"]
+    if "plain_resize" not in settings and isinstance(size, int):  # the centre crop keeps the same share of the image
+        given["plain_resize"] = round(size * known["plain_resize"] / known["image_size"])
+    return given
+
+
+def _checked_head(file: str, head: dict[str, object], settings: Mapping[str, object]) -> dict[str, object]:
+    """The head of the file, which the caller's settings must not contradict."""
+    if any(settings[name] != head.get(name) for name in ("head", "dim") if name in settings):
+        words = "no head" if head["head"] == "none" else f"a head {head['head']} of {head['dim']} dimensions"
+        raise UserError(f"{file} has {words}; do not pass another --head or --dim")
+    return head
+
+
 def _architecture_of(like: Run) -> dict[str, object]:
     if like.own:
-        raise UserError(f"{like.path} has an encoder or views of its own; name the architecture instead")
+        raise UserError(f"{like.path} was trained with a custom encoder or custom views; name the architecture instead")
     return {name: getattr(like.settings, name) for name in ARCHITECTURE}
 
 
