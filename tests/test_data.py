@@ -27,7 +27,7 @@ from protonce.config import Settings
 from protonce.data import builtin, listings, named, pictures, sources
 from protonce.data import loader as loader_module
 from protonce.data.loader import Loader
-from protonce.data.sources import labels_of, open_source, split
+from protonce.data.sources import folder_labels, open_source, split
 from protonce.data.views import ImageViews
 from protonce.errors import UserError
 from protonce.evaluate.protocols import evaluate
@@ -337,7 +337,7 @@ def test_data_sets_of_unusual_ways(tmp_path, monkeypatch):
     assert (source.labels, source.files) == (["cat", "dog"] * 3, None)
     assert np.array_equal(source.load(3), np.asarray(picture(seed=3)))
     boxes = functools.partial(_Pets, target=lambda i: {"box": i})
-    assert named.labels_of(boxes(tmp_path)) is None
+    assert named.dataset_labels(boxes(tmp_path)) is None
 
     class Missing(_Pets):
         def __init__(self, root, split="train"):
@@ -400,11 +400,11 @@ def test_a_table_may_list_what_is_not_there_and_twice(photos, tmp_path):
 
 
 def test_labels_are_the_folders_below_the_common_one():
-    assert labels_of(["a/1.png", "b/2.png"]) == ["a", "b"]
-    assert labels_of(["set/train/a/1.png", "set/train/b/x/2.png"]) == ["a", "b/x"]
-    assert labels_of(["1.png", "2.png"]) is None
-    assert labels_of(["photos/1.png", "photos/2.png"]) is None
-    assert labels_of(["a/1.png", "2.png"]) is None, "an image beside the folders has no class"
+    assert folder_labels(["a/1.png", "b/2.png"]) == ["a", "b"]
+    assert folder_labels(["set/train/a/1.png", "set/train/b/x/2.png"]) == ["a", "b/x"]
+    assert folder_labels(["1.png", "2.png"]) is None
+    assert folder_labels(["photos/1.png", "photos/2.png"]) is None
+    assert folder_labels(["a/1.png", "2.png"]) is None, "an image beside the folders has no class"
 
 
 def test_unreadable_files_are_skipped_counted_and_named(tmp_path):
@@ -611,10 +611,10 @@ def test_a_damaged_exif_block_does_not_stop_a_good_picture(tmp_path, monkeypatch
 
 
 def test_builtin_is_drawn_by_the_seed():
-    images, labels = builtin.draw("test", 0)
-    again, _ = builtin.draw("test", 0)
-    other, _ = builtin.draw("test", 1)
-    train, _ = builtin.draw("train", 0)
+    images, labels = builtin.draw_images("test", 0)
+    again, _ = builtin.draw_images("test", 0)
+    other, _ = builtin.draw_images("test", 1)
+    train, _ = builtin.draw_images("train", 0)
     assert images.shape == (1500, 32, 32, 3)
     assert np.array_equal(images, again)
     assert not np.array_equal(images, other)

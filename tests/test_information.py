@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif
 
-from protonce.evaluate.agreement import mutual_information, table
+from protonce.agreement import mutual_information, table
 from protonce.evaluate.information import ross
 
 

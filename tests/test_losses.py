@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from protonce import contrast, losses
-from protonce.contrast import blockwise_nce
+from protonce import losses
+from protonce.blockwise import blockwise_nce
 from protonce.losses import accuracy, info_nce, nce, proto_nce, prototype_logits, sample_candidates
 from protonce.memory import Queue
 from protonce.prototypes import Prototypes, concentration
@@ -94,7 +94,7 @@ def test_proto_nce_is_the_loop_over_equation_11(k, r, granularities):
 @pytest.mark.parametrize("block", [7, 64, 10**6], ids=["many blocks", "some", "one"])
 def test_blocks_of_negatives_are_the_plain_way(monkeypatch, block):
     """Loss, accuracy and gradient; own prototypes among the candidates, and logits of very different size."""
-    monkeypatch.setattr(contrast, "BLOCK", block)
+    monkeypatch.setattr(blockwise, "BLOCK", block)
     c = prototype_set(30, 40, seed=3)
     c.concentration[4] = 1e-3  # logits up to 1000
     own, drawn = c.assignment[:12], torch.randperm(30, generator=torch.Generator().manual_seed(1))[:19]
@@ -110,7 +110,7 @@ def test_blocks_of_negatives_are_the_plain_way(monkeypatch, block):
 
 
 def test_the_gradient_of_blocks_is_right(monkeypatch):
-    monkeypatch.setattr(contrast, "BLOCK", 11)
+    monkeypatch.setattr(blockwise, "BLOCK", 11)
     c = prototype_set(12, 5, seed=3)
 
     def loss(v):

@@ -26,7 +26,7 @@ from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.report import charts, drawing, thumbnails
 from protonce.report.folders import write_folders
-from protonce.report.hierarchy import NO_LABEL, Level, alike, classes_of, levels, outliers, purity
+from protonce.report.hierarchy import NO_LABEL, Level, alike, classes_of, cluster_purity, levels, outliers
 from protonce.report.page import write_report
 from protonce.report.scatter import tsne
 from protonce.results import images_tested, scores
@@ -78,12 +78,12 @@ def test_members_are_sorted_by_prototype_and_distance():
         assert order[start[c] : start[c + 1]].tolist() == expected
 
 
-def test_purity_by_a_loop():
+def test_cluster_purity_matches_a_loop():
     rng = np.random.default_rng(1)
     assignment, classes = rng.permutation(np.arange(200) % 9), rng.integers(0, 5, 200)
     known = (rng.random(200) < 0.5) & (assignment != 3)  # of cluster 3 no image has a label
     for labelled in (known, np.ones(200, dtype=bool)):
-        share, label, number = purity(assignment, classes, labelled)
+        share, label, number = cluster_purity(assignment, classes, labelled)
         for c in range(9):
             counts = np.bincount(classes[(assignment == c) & labelled], minlength=5)
             assert number[c] == counts.sum()
@@ -298,7 +298,7 @@ def test_each_line_has_a_colour_of_its_own():
     """Names that begin alike are two lines all the same; a dashed line shares the colour of its own."""
     lines = [charts.Line(f"k = {k}", [1, 2], [k, k]) for k in (10, 100, 1000)]
     lines.append(charts.Line("by guessing", [1, 2], [5, 5], of="k = 100"))
-    drawn = drawing.draw(charts.Chart("a", "b", "c", "epoch", "y", lines)).axes[0].lines
+    drawn = drawing.draw_chart(charts.Chart("a", "b", "c", "epoch", "y", lines)).axes[0].lines
     colours = [line.get_color() for line in drawn]
     assert len(set(colours)) == 3
     assert colours[3] == colours[1]
@@ -307,12 +307,12 @@ def test_each_line_has_a_colour_of_its_own():
 def test_a_figure_takes_the_colour_of_the_page_and_runs_nothing():
     line = charts.Line("<script>alert(1)</script>", [1, 2], [3, 4])
     other = charts.Line("$x", [1, 2], [3, 5])
-    text = drawing.svg(drawing.draw(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
+    text = drawing.svg(drawing.draw_chart(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
     assert "<script" not in text
     assert text.count("</svg>") == 1
     assert "currentColor" in text
     assert "$x" in text
-    assert text == drawing.svg(drawing.draw(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
+    assert text == drawing.svg(drawing.draw_chart(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
 
 
 # The page

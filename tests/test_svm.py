@@ -112,14 +112,14 @@ def test_too_few_for_cross_validation_or_for_any_machine(positives):
 
 def test_draws_are_k_of_each_class_and_independent():
     members = [np.arange(25), np.arange(20, 40)]  # five images show both
-    drawn = [lowshot.draw(members, 3, seed=0, number=i) for i in range(5)]
+    drawn = [lowshot.draw_shots(members, 3, seed=0, number=i) for i in range(5)]
     for chosen in drawn:
         assert len(chosen) == 6
         for c, part in enumerate((chosen[:3], chosen[3:])):
             assert len(set(part)) == 3
             assert set(part) <= set(members[c])
     assert len({tuple(chosen) for chosen in drawn}) == 5
-    assert (lowshot.draw(members, 3, seed=0, number=1) == drawn[1]).all()
+    assert (lowshot.draw_shots(members, 3, seed=0, number=1) == drawn[1]).all()
 
 
 def test_too_few_images_of_a_class():

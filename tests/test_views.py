@@ -61,8 +61,10 @@ def test_versions_differ_in_order_and_blur(monkeypatch):
     boxes = random_boxes(samples.uniform("query crop", 4 * TRIES), np.full((64, 2), 16), [0.2, 1.0])
     crops = crop_resize(samples.data.pixels / 255, boxes, 16)
     factors, order = torch.tensor([[1.3, 0.7, 1.2, 0.0]]).repeat(64, 1), ORDERS[:1].repeat(64, axis=0)
-    draw = Colours.draw
-    monkeypatch.setattr(Colours, "draw", lambda *given: dataclasses.replace(draw(*given), factors=factors, order=order))
+    sample = Colours.sample
+    monkeypatch.setattr(
+        Colours, "sample", lambda *given: dataclasses.replace(sample(*given), factors=factors, order=order)
+    )
     blurred = {"blur_p": 1.0, "blur_sigma": [1.0, 1.0], "flip_p": 0.0}
     v1, _ = ImageViews(settings("pcl-v1", **plain, **blurred)).train(samples)
     v2, _ = ImageViews(settings("pcl-v2", **plain, **blurred)).train(samples)

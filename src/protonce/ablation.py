@@ -13,7 +13,7 @@ from protonce.api import train
 from protonce.errors import UserError
 from protonce.evaluate.options import SemisupOptions
 from protonce.evaluate.protocols import evaluate, parted
-from protonce.evaluate.task import labels_of
+from protonce.evaluate.task import single_labels
 from protonce.files import write_whole
 from protonce.methods import registry
 from protonce.methods.options import PCLOptions
@@ -113,7 +113,7 @@ def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) 
             "train for more epochs, or set --warmup-epochs"
         )
     labelled, _, _ = parted(plan.source, data, test, plan.settings.seed)
-    return len(set(labels_of(labelled)))  # fine-tuning takes one class an image
+    return len(set(single_labels(labelled)))  # fine-tuning takes one class an image
 
 
 def _print(rows: list[Row], metric: str, share: float, out: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protonce.contrast import blockwise_nce
+from protonce.blockwise import blockwise_nce
 from protonce.prototypes import Prototypes
 from protonce.ties import exceeds
 

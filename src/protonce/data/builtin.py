@@ -193,7 +193,7 @@ def classes() -> list[str]:
     return [f"{kind}/{sub}" for kind, subs in _kinds().items() for sub in subs]
 
 
-def draw(part: str, seed: int = 0) -> tuple[NDArray[np.uint8], list[str]]:
+def draw_images(part: str, seed: int = 0) -> tuple[NDArray[np.uint8], list[str]]:
     """The images of a part, (n, 32, 32, 3) uint8, and their labels."""
     names = classes()
     parts = [layout for subs in _kinds().values() for layout in subs.values()]

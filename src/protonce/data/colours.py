@@ -53,7 +53,7 @@ class Colours:
     solarised: NDArray[np.bool_]  # (B,)
 
     @classmethod
-    def draw(
+    def sample(
         cls, uniform: Callable[[str, int], NDArray[np.float64]], settings: ColourSettings, device: torch.device
     ) -> "Colours":
         """Draw for a batch.

@@ -106,7 +106,7 @@ def _options(which: Name, told: str, part: str) -> Iterator[dict[str, Any]]:
         yield {}
 
 
-def labels_of(dataset: Any) -> list[str] | None:
+def dataset_labels(dataset: Any) -> list[str] | None:
     """The class of each image, where the data set has one and says so."""
     names = (name for name in ("targets", "labels", "_labels", "y") if hasattr(dataset, name))
     codes = np.asarray(getattr(dataset, next(names, ""), None))
@@ -122,7 +122,7 @@ def labels_of(dataset: Any) -> list[str] | None:
 
 def files_of(dataset: Any) -> list[tuple[str, str]] | None:
     """Path and class of each image, where the data set is a list of files."""
-    labels, pairs = labels_of(dataset), _pairs(dataset)
+    labels, pairs = dataset_labels(dataset), _pairs(dataset)
     if labels is None or not pairs or not isinstance(pairs[0][0], str | Path):
         return None
     return [(str(path), label) for (path, _), label in zip(pairs, labels, strict=True)]

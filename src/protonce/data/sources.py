@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protonce import randomness
-from protonce.data import builtin, collections, named, pictures
+from protonce.data import builtin, named, paper_datasets, pictures
 from protonce.data.identity import fingerprint_of, looked_into, spread
 from protonce.data.listings import Listing, Marks, list_files, list_paths, only
 from protonce.data.pictures import SUFFIXES, Pixels
@@ -167,13 +167,13 @@ def open_source(
         name = named.parse(str(data))
         if name is None:
             return _from_files(str(data), str(Path(data).resolve()), list_files(Path(data)), seed, limit, known)
-        if name.name in collections.READERS:
-            return _from_files(str(name), str(name), collections.read(name, part), seed, limit, known)
+        if name.name in paper_datasets.READERS:
+            return _from_files(str(name), str(name), paper_datasets.read(name, part), seed, limit, known)
         dataset = named.open_named(name, part)
         files = named.files_of(dataset)
         if files is not None:
             return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit, known)
-        images = named.Images(dataset, named.labels_of(dataset))
+        images = named.Images(dataset, named.dataset_labels(dataset))
         source = _from_items(images, str(name), f"{name.name} {name.split or part}")  # wherever it lies
         return _limited(source, seed, limit)
     if isinstance(data, Source):
@@ -199,7 +199,7 @@ def random_order(n: int, purpose: str, seed: int) -> NDArray[np.int64]:
 
 
 def _from_builtin(part: str, seed: int) -> Source:
-    images, labels = builtin.draw(part, seed)
+    images, labels = builtin.draw_images(part, seed)
     names = [f"{part}/{label}/{i:05d}" for i, label in enumerate(labels)]
     spec = "builtin" if part == "train" else f"builtin ({part} part)"
     return _of_images(spec, images, names, labels, f"builtin {builtin.VERSION} {part} {seed}")
@@ -283,7 +283,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         typical = np.median(list(shapes.values()), axis=0).astype(int).tolist()
         shapes |= dict.fromkeys(reasons, (typical[0], typical[1]))
         keep, skipped = sorted(shapes), []
-    labels = None if listing.marks else listing.labels or labels_of(names)
+    labels = None if listing.marks else listing.labels or folder_labels(names)
     kept = [names[i] for i in keep]
     encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
     return Source(
@@ -319,7 +319,7 @@ def _look(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def labels_of(names: Sequence[str]) -> list[str] | None:
+def folder_labels(names: Sequence[str]) -> list[str] | None:
     """The folder of each image below the folder that all have in common: its finest label.
 
     None where there is a single folder, or where images lie beside the folders: then they name no classes.
@@ -354,7 +354,7 @@ def has_test_part(data: Data) -> bool:
     name = named.parse(str(data))
     if name is None:
         return data == "builtin"
-    return not name.split and (name.name in collections.READERS or named.has_parts(name))
+    return not name.split and (name.name in paper_datasets.READERS or named.has_parts(name))
 
 
 def lies_among(path: Path, data: Data) -> bool:

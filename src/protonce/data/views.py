@@ -269,7 +269,7 @@ class ImageViews:
             flip = np.zeros_like(flip)
         else:
             images = samples.data[i]
-        images = self._render(images, flip, Colours.draw(uniform, view.colours, images.device))
+        images = self._render(images, flip, Colours.sample(uniform, view.colours, images.device))
         if view.tiles:
             images = cut_tiles(images, view.tiles, view.tile_size, uniform("tiles", 2 * view.tiles**2))
         return images

@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protonce import randomness
+from protonce import agreement, randomness
+from protonce.agreement import Table
 from protonce.errors import UserError
-from protonce.evaluate import agreement
-from protonce.evaluate.agreement import Table
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import WORDS
 from protonce.kmeans import Engine, k_means
 from protonce.run import Run, read_assignments
@@ -69,7 +68,7 @@ def _labelled(labels: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 def protocol(task: Task) -> Outcome:
     """k-means on the features of one set; AMI over training from the assignments the run has kept."""
-    options, labels = task.options, labels_of(task.test)
+    options, labels = task.options, single_labels(task.test)
     (features,) = task.features(task.test, options.features)
     numbers = [len(set(labels))] if options.clusters == "auto" else options.clusters
     if max(numbers) > len(labels):

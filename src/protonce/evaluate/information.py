@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor
 
+from protonce.agreement import entropy, mutual_information, table
 from protonce.data.sources import random_order
-from protonce.evaluate.agreement import entropy, mutual_information, table
 from protonce.evaluate.task import Metrics, Outcome, Task
 from protonce.features import WORDS
 from protonce.prototypes import assign

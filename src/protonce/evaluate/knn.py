@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protonce.data.sources import random_order
 from protonce.errors import UserError
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of
+from protonce.evaluate.task import Metrics, Outcome, Task, single_labels
 from protonce.ties import COSINE, first_of_highest, group_values
 
 _BLOCK = 1 << 25  # similarities held at once
@@ -145,7 +145,7 @@ def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor
 
 def protocol(task: Task) -> Outcome:
     """KNN in the backbone's features, and as the paper does: v = f_θ(x) among the momentum bank v' = f_θ'(x)."""
-    options, labels = task.options, labels_of(task.train)
+    options, labels = task.options, single_labels(task.train)
     if options.neighbours != "auto" and options.neighbours > len(labels):
         raise UserError(
             f"neighbours is {options.neighbours}, and there are {len(labels)} training images; ask for fewer"
@@ -165,7 +165,7 @@ def protocol(task: Task) -> Outcome:
         with task.steps.doing(f"neighbours for {metric}"):
             if k == "auto":
                 k = best_k(choose_k(known, asking, labels, options.tau, chosen))
-            metrics[metric] = knn_accuracy(known, labels, tested, labels_of(task.test), k, options.tau)
+            metrics[metric] = knn_accuracy(known, labels, tested, single_labels(task.test), k, options.tau)
         settings[f"neighbours of {metric}"] = k
     return Outcome(
         metrics,

@@ -11,11 +11,11 @@ from protonce import randomness
 from protonce.errors import UserError
 from protonce.evaluate import svm
 from protonce.evaluate.svm import Floats
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import WORDS
 
 
-def draw(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: int) -> NDArray[np.int64]:
+def draw_shots(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: int) -> NDArray[np.int64]:
     """Positions of k images of each class, drawn by the seed, classes in turn.
 
     An image that shows several classes may be drawn for each of them, as in the published code, and counts as often.
@@ -69,7 +69,7 @@ def protocol(task: Task) -> Outcome:
     options = task.options
     members = task.members(task.train)
     check_shots(members, task.classes, options.shots, task.train.spec)
-    draws = {(k, i): draw(members, k, options.seed, i) for k in options.shots for i in range(options.draws)}
+    draws = {(k, i): draw_shots(members, k, options.seed, i) for k in options.shots for i in range(options.draws)}
     needed = np.unique(np.concatenate(list(draws.values())))
     train = _features_of(task, needed)
     test = svm.unit(task.features(task.test, "backbone")[0].numpy())
@@ -105,4 +105,4 @@ def _score(task: Task, train: Floats, chosen: NDArray[np.int64], test: Floats) -
         scores, _ = svm.decisions(train, marks, test, None if options.cost == "auto" else options.cost, chosen)
     if task.several:
         return svm.precisions(scores, task.marks(task.test), task.classes, task.eleven_points)[0]
-    return {"accuracy": svm.accuracy(scores, task.classes, labels_of(task.test))}
+    return {"accuracy": svm.accuracy(scores, task.classes, single_labels(task.test))}

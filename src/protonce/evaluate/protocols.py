@@ -9,13 +9,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from protonce.data.sources import Data, Source, check_apart, has_test_part, labels_like, open_source, split
-from protonce.data.sources import labels_of as folders_of
+from protonce.data.sources import (
+    Data,
+    Source,
+    check_apart,
+    folder_labels,
+    has_test_part,
+    labels_like,
+    open_source,
+    split,
+)
 from protonce.errors import UserError
 from protonce.evaluate import clustering, information, knn, linear, lowshot, semisup
 from protonce.evaluate.drafts import Drafts
 from protonce.evaluate.options import PROTOCOLS, Options
-from protonce.evaluate.task import Outcome, Task, labels_of
+from protonce.evaluate.task import Outcome, Task, single_labels
 from protonce.files import write_whole
 from protonce.progress import Steps
 from protonce.results import scores
@@ -76,7 +84,7 @@ def evaluate(
     about = {
         "train": _about(labelled),
         **({} if tested is labelled else {"test": _about(tested)}),
-        "classes": len(labelled.marks.classes if labelled.marks else set(labels_of(labelled))),
+        "classes": len(labelled.marks.classes if labelled.marks else set(single_labels(labelled))),
         "split": how,
     }
     steps = Steps(quiet)
@@ -189,7 +197,7 @@ def parted(labelled: Source, data: Data, test: Data | None, seed: int) -> tuple[
 def _labelled_alike(tested: Source, labelled: Source) -> Source:
     """Test images whose labels are folders have those of the training images, however deep the folders lie there."""
     known = set(labelled.labels or [])
-    by_folders = tested.files is not None and tested.labels in (None, folders_of(tested.names))
+    by_folders = tested.files is not None and tested.labels in (None, folder_labels(tested.names))
     if not by_folders or (tested.labels is not None and known.issuperset(tested.labels)):
         return tested
     labels = labels_like(tested.names, known)
@@ -206,7 +214,7 @@ def _check_classes(labelled: Source, tested: Source) -> None:
         if labelled.marks.classes != tested.marks.classes:
             raise UserError(f"{labelled.spec} and {tested.spec} do not have the same classes")
         return
-    known, asked = set(labels_of(labelled)), set(labels_of(tested))
+    known, asked = set(single_labels(labelled)), set(single_labels(tested))
     if len(known) < 2:
         raise UserError(f"{labelled.spec} has one class, {min(known)}; there must be at least two to tell apart")
     unknown = asked - known

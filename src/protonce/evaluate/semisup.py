@@ -17,7 +17,7 @@ from protonce.data.views import crop_views
 from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.evaluate.regression import MOMENTUM, Schedule, order, top
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import extract
 
 
@@ -110,7 +110,7 @@ def protocol(task: Task) -> Outcome:
     options = task.options
     if task.run.own:
         raise UserError("fine-tuning crops images, and this run has an encoder or views of its own")
-    labels_of(task.train)
+    single_labels(task.train)
     metrics: Metrics = {}
     rates = dict.fromkeys(options.shares, options.classifier_lr)
     if options.classifier_lr == "auto":

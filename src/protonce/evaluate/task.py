@@ -43,7 +43,7 @@ class Task:
     @functools.cached_property
     def classes(self) -> list[str]:
         """The classes of the training images, in order."""
-        return self.train.marks.classes if self.train.marks is not None else sorted(set(labels_of(self.train)))
+        return self.train.marks.classes if self.train.marks is not None else sorted(set(single_labels(self.train)))
 
     @property
     def collection(self) -> str:
@@ -58,7 +58,7 @@ class Task:
 
     def codes(self, source: Source) -> NDArray[np.int64]:
         """The class of each image as its position among `classes`; (n,)."""
-        return np.searchsorted(np.array(self.classes), np.array(labels_of(source)))
+        return np.searchsorted(np.array(self.classes), np.array(single_labels(source)))
 
     def marks(self, source: Source, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int8]:
         """Which image shows which class, 1 or -1, or 0 for what is difficult to see; (n or chosen, classes)."""
@@ -96,7 +96,7 @@ def over_draws(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": float(np.mean(values)), "std": deviation, "runs": list(values)}
 
 
-def labels_of(source: Source) -> list[str]:
+def single_labels(source: Source) -> list[str]:
     """The class of each image.
 
     Raises:

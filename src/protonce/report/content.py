@@ -10,7 +10,7 @@ from protonce.errors import UserError
 from protonce.progress import Steps
 from protonce.report import scatter
 from protonce.report.hierarchy import Floats, Ints, Level, alike, levels, outliers
-from protonce.report.thumbnails import choose, draw
+from protonce.report.thumbnails import choose, sample_indices
 from protonce.run import Run
 
 ODD = 60  # outliers, and pairs that look alike, on the page
@@ -42,7 +42,7 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
         raise UserError(f"the run {against.path} has not ended; continue it with --resume")
     names, labels = run.images
     n = len(names)
-    sample = draw(n, scatter.POINTS)
+    sample = sample_indices(n, scatter.POINTS)
     source = shown = embeddings = backbone = None
     missing = "" if run.finished else "the run has not ended; continue it with --resume"
     try:

@@ -35,7 +35,7 @@ STYLE: Any = {
 }
 
 
-def draw(chart: Chart) -> Figure:
+def draw_chart(chart: Chart) -> Figure:
     """A chart as a figure."""
     with rc_context(STYLE):
         figure = Figure(figsize=(5.2, 3.1), layout="constrained")

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protonce.agreement import largest_cells, table
 from protonce.prototypes import parents
 from protonce.run import Run, read_assignments
 from protonce.ties import COSINE, first_of_highest, ranks
@@ -93,25 +94,24 @@ def classes_of(labels: Sequence[str] | None) -> tuple[list[str], Ints | None]:
     return names, np.array([numbers[label] for label in labels])
 
 
-def purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Floats, Ints, Ints]:
-    """Of each cluster's labelled images the share of the most frequent class, that class, their number; (k,) each.
+def cluster_purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Floats, Ints, Ints]:
+    """Purity, majority class and number of labelled images of each cluster; (k,) each.
 
-    A cluster without a labelled image has no share (nan) and no class (-1).
+    A cluster without labelled images has purity nan and class -1.
 
     Args:
-        assignment: (n,), each of the k clusters at least once.
-        classes: (n,), numbers from 0.
-        known: (n,), whether an image has a label.
+        assignment: cluster of each image, (n,); each of the k clusters occurs.
+        classes: class of each image, (n,), integers from 0.
+        known: whether each image has a label, (n,).
     """
-    k, columns = int(assignment.max()) + 1, int(classes.max()) + 1
-    pairs, counts = np.unique(assignment[known] * columns + classes[known], return_counts=True)
-    order = np.lexsort((pairs, -counts, pairs // columns))  # by cluster, then the most frequent class first
-    clusters, first = np.unique(pairs[order] // columns, return_index=True)
-    best = order[first]
+    k = int(assignment.max()) + 1
     share, label = np.full(k, np.nan, dtype=np.float32), np.full(k, -1)
     labelled = np.bincount(assignment[known], minlength=k)
-    share[clusters] = counts[best] / labelled[clusters]
-    label[clusters] = pairs[best] % columns
+    if known.any():
+        t = table(assignment[known], classes[known])
+        best, clusters = largest_cells(t), np.flatnonzero(labelled)
+        share[clusters] = t.counts[best] / t.row_sizes
+        label[clusters] = np.unique(classes[known])[t.columns[best]]
     return share, label, labelled
 
 

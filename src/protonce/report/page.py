@@ -124,7 +124,7 @@ def _figure(chart: Chart) -> dict[str, Any]:
     xs = sorted({x for line in chart.lines for x in line.x})
     rows = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in chart.lines]
     table = [(name, [f"{values[x]:.4g}" if x in values else "" for x in xs]) for name, values in rows]
-    return {"chart": chart, "svg": drawing.svg(drawing.draw(chart)), "xs": [f"{x:g}" for x in xs], "table": table}
+    return {"chart": chart, "svg": drawing.svg(drawing.draw_chart(chart)), "xs": [f"{x:g}" for x in xs], "table": table}
 
 
 def _facts(content: Content) -> dict[str, str]:
@@ -220,7 +220,7 @@ def _map(content: Content) -> Any:
 
 def _write_figures(content: Content, curves: Sequence[Chart], folder: Path) -> None:
     for chart in curves:
-        drawing.save(drawing.draw(chart), folder, chart.name)
+        drawing.save(drawing.draw_chart(chart), folder, chart.name)
     if content.places:
         drawing.save(_map(content), folder, "map")
     if content.source is not None and content.source.sizes is not None and content.hierarchy[0].distance is not None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from protonce.report import drawing, scatter
 from protonce.report.content import Content
-from protonce.report.hierarchy import Ints, Level, classes_of, purity
-from protonce.report.thumbnails import COLUMNS, ROWS, draw
+from protonce.report.hierarchy import Ints, Level, classes_of, cluster_purity
+from protonce.report.thumbnails import COLUMNS, ROWS, sample_indices
 
 LISTED = 100_000  # images the page knows by name
 CLOSEST = 5  # images that stand for a prototype, as in the paper's last figure
@@ -28,7 +28,7 @@ def payload(content: Content) -> dict[str, Any]:
     n = len(content.names)
     odd = [i for i, _ in content.outliers] + [i for pair in content.alike for i in pair[:2]]
     must = np.unique([*content.pictured, *content.sample, *odd]).astype(np.int64)
-    listed = np.arange(n) if n <= LISTED else np.union1d(must, draw(n, max(LISTED - len(must), 0)))
+    listed = np.arange(n) if n <= LISTED else np.union1d(must, sample_indices(n, max(LISTED - len(must), 0)))
     place = np.full(n, -1, dtype=np.int64)
     place[listed] = np.arange(len(listed))
     classes, codes = classes_of(content.labels)
@@ -69,7 +69,7 @@ def _level(level: Level, listed: Ints, labels: Sequence[str] | None, codes: Ints
         "labelled": None,
     }
     if codes is not None:
-        share, label, labelled = purity(level.assignment, codes, np.asarray(labels) != "")
+        share, label, labelled = cluster_purity(level.assignment, codes, np.asarray(labels) != "")
         found |= {"purity": [_short(v) for v in share.tolist()], "label": label.tolist(), "labelled": labelled.tolist()}
     return found
 

@@ -58,7 +58,7 @@ def choose(n: int, hierarchy: Sequence[Level], first: Ints, most: int | None = N
     raise AssertionError("every image is the member of a prototype")
 
 
-def draw(n: int, count: int) -> Ints:
+def sample_indices(n: int, count: int) -> Ints:
     """`count` of n images at random, the same whenever asked; in rising order."""
     return np.sort(random_order(n, "report", seed=0)[:count])
 
