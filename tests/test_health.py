@@ -61,13 +61,6 @@ def test_evenness():
     assert health.evenness(torch.tensor([0, 0])) == 1
 
 
-def test_agreement_does_not_depend_on_the_numbers_of_the_clusters():
-    before = np.array([0, 0, 1, 1, 2, 2])
-    assert health.agreement(torch.tensor([2, 2, 0, 0, 1, 1]), before) == pytest.approx(1)
-    other = torch.tensor([0, 1, 0, 1, 0, 1])
-    assert health.agreement(other, before) == pytest.approx(normalized_mutual_info_score(before, other.numpy()))
-
-
 def test_effective_rank():
     assert health.effective_rank(torch.eye(5)) == pytest.approx(5)
     assert health.effective_rank(torch.ones(7, 4) / 2) == pytest.approx(1)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protonce.agreement import nmi, table
 from protonce.losses import prototype_logits
 from protonce.prototypes import Prototypes
 
@@ -31,7 +32,9 @@ def after_e_step(features: Tensor, clusters: Sequence[Prototypes], before: Seque
         "cluster_entropy": [evenness(c.assignment) for c in clusters],
         "smallest_cluster": [int(torch.bincount(c.assignment).min()) for c in clusters],
         "largest_cluster": [int(torch.bincount(c.assignment).max()) for c in clusters],
-        "agreement": [agreement(c.assignment, old) for c, old in zip(clusters, before, strict=bool(before))],
+        "agreement": [
+            nmi(table(old, c.assignment.cpu().numpy())) for c, old in zip(clusters, before, strict=bool(before))
+        ],
         "bound_before": bound(features, clusters),
     }
 
@@ -78,13 +81,6 @@ def evenness(assignment: Tensor) -> float:
     sizes = torch.bincount(assignment).cpu().double()  # Apple's GPUs have no float64
     share = sizes / sizes.sum()
     return float(torch.special.entr(share).sum() / math.log(len(sizes))) if len(sizes) > 1 else 1.0
-
-
-def agreement(assignment: Tensor, before: NDArray[Any]) -> float:
-    """Normalised mutual information of two assignments of the same images: 1 where they are the same clusters."""
-    from sklearn.metrics import normalized_mutual_info_score
-
-    return float(normalized_mutual_info_score(before, assignment.cpu().numpy()))
 
 
 def effective_rank(features: Tensor) -> float:

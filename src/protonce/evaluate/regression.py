@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protonce import randomness
+from protonce.optimizers import step_decay
 from protonce.ties import exceeds
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # from which a held-out part chooses
@@ -25,7 +26,7 @@ class Schedule:
 
     def rate(self, epoch: int) -> float:
         """What the first rate is multiplied by in an epoch, from 0."""
-        return self.factor ** sum(epoch >= round(drop * self.epochs) for drop in self.drops)
+        return step_decay(epoch, [round(drop * self.epochs) for drop in self.drops], self.factor)
 
 
 def order(n: int, seed: int, epoch: int, purpose: str = "linear") -> Tensor:
