@@ -59,7 +59,7 @@ def test_jitter_applies_each_images_factors_in_its_own_order():
 
 
 @pytest.mark.parametrize(("sigmas", "error"), [(3, 1e-5), (6, 0.25 / 255)], ids=["to three sigma", "all of it"])
-def test_gaussian_blur_is_a_gaussian_with_edges_continued(sigmas, error):
+def test_gaussian_blur_replicates_edges(sigmas, error):
     batch = images(n=4)
     sigma = torch.tensor([0.1, 0.5, 1.0, 2.0])
     expected = []

@@ -516,7 +516,7 @@ def test_a_run_resumes_where_files_have_come_and_gone(photos, large_photos, tmp_
 
     (folder / names[3]).unlink()
     run = protonce.train(folder, tmp_path / "run", resume=True, **settings)
-    assert f"note: {names[3]} cannot be read any more (it is gone); another" in capsys.readouterr().err
+    assert f"note: {names[3]} cannot be read any more (file not found); another" in capsys.readouterr().err
     assert run.finished
     assert run.images[0] == names
     assert (run.path / "skipped.csv").read_text().count(names[3]) == 1
