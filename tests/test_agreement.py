@@ -82,7 +82,7 @@ def test_purity_and_matching_by_hand():
     assert agreement.hungarian_accuracy(t) == pytest.approx(2 / 4)
 
 
-def test_partitions_that_say_nothing():
+def test_trivial_partitions():
     for clusters, labels in (([0, 0, 0], list("aaa")), ([0, 1, 2], list("abc"))):
         t = table(clusters, labels)
         assert agreement.ami(t) == agreement.nmi(t) == agreement.ari(t) == 1
@@ -92,7 +92,7 @@ def test_partitions_that_say_nothing():
 
 
 @pytest.mark.parametrize("values", [[3, 3, 900], [-1, 5, 5], ["x", "y", "y"], [0.5, 2.5, 2.5]])
-def test_parts_may_be_named_by_anything(values):
+def test_parts_may_have_labels_of_any_type(values):
     assert sorted(table(values, [0, 0, 1]).row_sizes) == [1, 2]
 
 
