@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import adjusted_mutual_info_score
 
 from benchmarks.timing import interleaved, parser, publish
-from protonce.evaluate.agreement import ami, table
+from protonce.agreement import ami, table
 
 
 def partitions(n: int, clusters: int, classes: int) -> tuple[np.ndarray, np.ndarray]:

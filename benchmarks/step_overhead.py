@@ -114,7 +114,7 @@ def main() -> None:
 
 def images(n: int, side: int) -> np.ndarray:
     """Drawings, cut to the side that is asked for."""
-    drawn, _ = builtin.draw("train", 0)
+    drawn, _ = builtin.draw_images("train", 0)
     pixels = np.concatenate([drawn] * -(-n // len(drawn)))[:n]
     pad = max(side - pixels.shape[1], 0)
     return np.pad(pixels, ((0, 0), (0, pad), (0, pad), (0, 0)), mode="edge")[:, :side, :side]

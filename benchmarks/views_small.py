@@ -24,7 +24,7 @@ def main() -> None:
     options = parser(__doc__, threads=1, repeats=15).parse_args()
     torch.set_num_threads(options.threads)
 
-    drawn, _ = builtin.draw("train", 0)
+    drawn, _ = builtin.draw_images("train", 0)
     pictures = [Image.fromarray(image).resize((SIZE, SIZE)) for image in drawn[:BATCH]]
     pixels = torch.from_numpy(np.stack([np.asarray(p) for p in pictures])).permute(0, 3, 1, 2).contiguous()
     sizes, index = torch.full((BATCH, 2), SIZE), torch.arange(BATCH)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from protonce.evaluate import agreement
-from protonce.evaluate.agreement import table
+from protonce import agreement
+from protonce.agreement import table
 
 
 def partitions(seed, n=400, clusters=23, labels=7, noise=3):
@@ -30,6 +30,18 @@ def test_scores_are_scikit_learns(seed, kind):
         assert ours(t) == pytest.approx(theirs(labels, clusters), abs=1e-9), ours.__name__
 
 
+def test_scores_do_not_depend_on_how_parts_are_numbered():
+    clusters, labels = np.array([0, 0, 1, 1, 2, 2]), np.array([2, 2, 0, 0, 1, 1])
+    for score in (agreement.ami, agreement.nmi, agreement.ari, agreement.purity, agreement.hungarian_accuracy):
+        assert score(table(clusters, labels)) == pytest.approx(1), score.__name__
+
+
+def test_a_single_part_has_no_information():
+    """Exactly 0, as in scikit-learn: rounding must not leave 1e-16."""
+    for n in range(2, 60):
+        assert agreement.nmi(table(np.zeros(n, dtype=int), np.arange(n) % 2)) == 0
+
+
 def test_expected_information_is_the_mean_over_all_orders():
     """By its definition: the mean over every permutation of the labels."""
     clusters, labels = np.array([0, 0, 1, 1, 1, 2]), np.array([0, 1, 1, 0, 0, 1])
@@ -44,6 +56,20 @@ def test_the_expectation_in_parts_is_the_whole(monkeypatch):
     assert agreement.expected_mutual_information(t) == pytest.approx(whole, rel=1e-12)
 
 
+def test_largest_cells_match_a_loop():
+    clusters, labels = partitions(2)
+    dense = np.zeros((23, 7), dtype=int)
+    codes = np.unique(labels, return_inverse=True)[1]
+    np.add.at(dense, (clusters, codes), 1)
+    dense = dense[dense.any(axis=1)][:, dense.any(axis=0)]
+    t = table(clusters, labels)
+    best = agreement.largest_cells(t)
+    assert t.columns[best].tolist() == dense.argmax(axis=1).tolist()
+    assert t.counts[best].tolist() == dense.max(axis=1).tolist()
+    tied = table([0, 0, 1, 1, 1, 1], list("baccaa"))
+    assert tied.columns[agreement.largest_cells(tied)].tolist() == [0, 0]
+
+
 def test_purity_and_matching_by_hand():
     """Clusters aab|bb|bc: purity 2 + 2 + 1 of 7; matched one to one a, b and c: 2 + 2 + 1."""
     t = table([0, 0, 0, 1, 1, 2, 2], list("aabbbbc"))
@@ -56,7 +82,7 @@ def test_purity_and_matching_by_hand():
     assert agreement.hungarian_accuracy(t) == pytest.approx(2 / 4)
 
 
-def test_partitions_that_say_nothing():
+def test_trivial_partitions():
     for clusters, labels in (([0, 0, 0], list("aaa")), ([0, 1, 2], list("abc"))):
         t = table(clusters, labels)
         assert agreement.ami(t) == agreement.nmi(t) == agreement.ari(t) == 1
@@ -66,7 +92,7 @@ def test_partitions_that_say_nothing():
 
 
 @pytest.mark.parametrize("values", [[3, 3, 900], [-1, 5, 5], ["x", "y", "y"], [0.5, 2.5, 2.5]])
-def test_parts_may_be_named_by_anything(values):
+def test_parts_may_have_labels_of_any_type(values):
     assert sorted(table(values, [0, 0, 1]).row_sizes) == [1, 2]
 
 

@@ -177,10 +177,10 @@ def test_names_that_would_run_are_shown_as_text(page):
 
 def test_odd_ones_and_pairs(page):
     page.get_by_role("link", name="Clusters", exact=True).click()
-    page.get_by_role("link", name="fits none well").click()
+    page.get_by_role("link", name="outliers").click()
     page.wait_for_selector("#cluster-view .tile")
     assert page.locator("#cluster-view .tile").count() == 60
-    page.get_by_role("link", name="look alike").click()
+    page.get_by_role("link", name="near-duplicates").click()
     page.wait_for_selector("#cluster-view .tile .thumb + .thumb")
 
 

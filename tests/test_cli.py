@@ -166,7 +166,7 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
         (["train", "PHOTOS", "--out", "OUT", "--batch-size", "4000"], "there are 48 images"),
         (["train", "PHOTOS", "--out", "OUT", "--bn-splits", "9", "--batch-size", "16"], "choose at most 8"),
         (["train", "PHOTOS", "--out", "OUT", "--clusters", "8,4,8"], "it takes a number once"),
-        (["report", "RUN", "--figures", "PHOTOS"], "lies among the images"),
+        (["report", "RUN", "--figures", "PHOTOS"], "is inside the image folder"),
         (["train", "PHOTOS", "--out", "OUT", "--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["train", "PHOTOS", "--out", "PHOTOS"], "is not empty"),
         (["train", "PHOTOS", "--out", "FILE"], "is a file"),

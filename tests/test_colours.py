@@ -59,7 +59,7 @@ def test_jitter_applies_each_images_factors_in_its_own_order():
 
 
 @pytest.mark.parametrize(("sigmas", "error"), [(3, 1e-5), (6, 0.25 / 255)], ids=["to three sigma", "all of it"])
-def test_gaussian_blur_is_a_gaussian_with_edges_continued(sigmas, error):
+def test_gaussian_blur_replicates_edges(sigmas, error):
     batch = images(n=4)
     sigma = torch.tensor([0.1, 0.5, 1.0, 2.0])
     expected = []
@@ -98,13 +98,13 @@ PLAIN = {"jitter": [0.4, 0.4, 0.4, 0.1], "blur_sigma": [0.1, 2.0], "grey_first":
 OFF = {"jitter_p": 0.0, "grey_p": 0.0, "blur_p": 0.0, "solarise_p": 0.0}
 
 
-def draw(n=4000, **changes):
+def sample(n=4000, **changes):
     samples = Samples(None, torch.arange(n), seed=0, epoch=0)
-    return Colours.draw(samples.uniform, ColourSettings(**{**PLAIN, **OFF, **changes}), torch.device("cpu"))
+    return Colours.sample(samples.uniform, ColourSettings(**{**PLAIN, **OFF, **changes}), torch.device("cpu"))
 
 
 def test_jitter_factors_and_orders_have_color_jitters_distribution():
-    drawn = draw(jitter_p=1.0)
+    drawn = sample(jitter_p=1.0)
     theirs = ColorJitter(0.4, 0.4, 0.4, 0.1)
     torch.manual_seed(0)
     draws = [theirs.get_params(theirs.brightness, theirs.contrast, theirs.saturation, theirs.hue) for _ in range(4000)]
@@ -118,7 +118,7 @@ def test_jitter_factors_and_orders_have_color_jitters_distribution():
 @pytest.mark.parametrize("grey_first", [True, False])
 def test_colours_are_changed_in_their_order(grey_first):
     """v1: grey, jitter. v2: jitter, grey. Then blur, then solarise; for each image only what was drawn for it."""
-    drawn = draw(128, jitter_p=0.5, grey_p=0.5, blur_p=0.5, solarise_p=0.5, grey_first=grey_first)
+    drawn = sample(128, jitter_p=0.5, grey_p=0.5, blur_p=0.5, solarise_p=0.5, grey_first=grey_first)
     batch = images(n=128)
     seen = set()
     for i, ours in enumerate(drawn.apply(batch)):
@@ -139,7 +139,7 @@ def test_colours_are_changed_in_their_order(grey_first):
 
 
 def test_a_part_of_a_batch_has_the_colours_of_the_batch():
-    drawn, batch = draw(12, jitter_p=0.5, grey_p=0.5, blur_p=0.5, solarise_p=0.5), images(n=12)
+    drawn, batch = sample(12, jitter_p=0.5, grey_p=0.5, blur_p=0.5, solarise_p=0.5), images(n=12)
     rows = slice(4, 9)
     torch.testing.assert_close(drawn.of(rows).apply(batch[rows]), drawn.apply(batch)[rows], atol=1e-5, rtol=1e-5)
 
@@ -161,7 +161,7 @@ def test_compiled_colours_are_those_of_torch(monkeypatch, grey_first, size):
         "solarise alone": {"solarise_p": 1.0},
     }
     for name, change in changes.items():
-        drawn = draw(24, grey_first=grey_first, **change)
+        drawn = sample(24, grey_first=grey_first, **change)
         flipped = torch.where(torch.from_numpy(flip)[:, None, None, None], batch.flip(3), batch)
         expected = TF.normalize(drawn.apply(flipped / 255), mean, std)
         for threads in (1, 2):

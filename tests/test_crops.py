@@ -72,7 +72,7 @@ def test_a_worker_crops_as_the_batch_does(size, resize_first):
         assert error.max() < 1.5 / 255
 
 
-def test_squeezed_images_are_cropped_by_boxes_of_their_original_pixels():
+def test_squares_are_cropped_by_boxes_in_original_pixels():
     pixels = (images(n=3, h=24, w=24) * 255).byte()
     sizes = torch.tensor([[24, 24], [12, 24], [48, 8]])
     boxes = np.array([[2, 3, 10, 12], [1, 6, 6, 12], [8, 2, 32, 4]], dtype=float)

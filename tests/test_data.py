@@ -27,7 +27,7 @@ from protonce.config import Settings
 from protonce.data import builtin, listings, named, pictures, sources
 from protonce.data import loader as loader_module
 from protonce.data.loader import Loader
-from protonce.data.sources import labels_of, open_source, split
+from protonce.data.sources import folder_labels, open_source, split
 from protonce.data.views import ImageViews
 from protonce.errors import UserError
 from protonce.evaluate.protocols import evaluate
@@ -82,7 +82,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_every_place_is_the_same_source(photos, tmp_path, name):
+def test_all_containers_give_the_same_source(photos, tmp_path, name):
     folder, other = open_source(photos), open_source(PLACES[name](photos, tmp_path / name))
     assert len(folder) == len(other) == 48
     assert folder.names == other.names == sorted(folder.names)
@@ -112,7 +112,7 @@ def _identical_run(data, out):
 
 
 @pytest.mark.parametrize("name", ["photos.zip", "photos.tar", "photos.tgz", "photos.csv"])
-def test_every_place_gives_the_identical_run(large_classes, tmp_path, name):
+def test_all_containers_give_the_identical_run(large_classes, tmp_path, name):
     folder, expected = large_classes
     assert _identical_run(PLACES[name](folder, tmp_path / name), tmp_path / "run") == expected
 
@@ -146,7 +146,7 @@ def test_a_torchvision_data_set_by_its_name(fashion):
     assert len(open_source(spec, limit=5)) == 5
 
 
-def test_a_torchvision_data_set_of_files_skips_what_is_broken(photos, tmp_path):
+def test_a_torchvision_data_set_skips_broken_files(photos, tmp_path):
     shutil.copytree(photos, tmp_path / "photos")
     (tmp_path / "photos" / "slope1" / "99.png").write_bytes(b"broken")
     source, folder = open_source(f"ImageFolder:{tmp_path / 'photos'}"), open_source(tmp_path / "photos")
@@ -159,19 +159,22 @@ def test_a_torchvision_data_set_of_files_skips_what_is_broken(photos, tmp_path):
     ("spec", "words"),
     [
         ("NoSuchSet:ROOT", "torchvision has no data set 'NoSuchSet'"),
-        ("FashionMNIST:ROOT/nowhere", r"FashionMNIST cannot be opened in .*nowhere: .* \(protonce downloads nothing\)"),
+        (
+            "FashionMNIST:ROOT/nowhere",
+            r"FashionMNIST cannot be opened in .*nowhere: .* \(protonce does not download data\)",
+        ),
         ("STL10@sideways:ROOT", "STL10 cannot be opened"),
-        ("FashionMNIST@tset:ROOT", "FashionMNIST has no part 'tset'; it has train and test"),
-        ("ImageFolder@test:ROOT", "ImageFolder has no parts; leave out @test"),
+        ("FashionMNIST@tset:ROOT", "FashionMNIST has no split 'tset'; available splits: train, test"),
+        ("ImageFolder@test:ROOT", "ImageFolder has no splits; remove @test"),
         ("CocoDetection:ROOT", "CocoDetection cannot be opened in .*: .*annFile"),
     ],
 )
-def test_torchvision_data_sets_that_are_not_there(fashion, spec, words):
+def test_missing_torchvision_data_sets(fashion, spec, words):
     with pytest.raises(UserError, match=words):
         open_source(spec.replace("ROOT", str(fashion)))
 
 
-def test_a_torchvision_data_set_is_the_same_wherever_it_lies(fashion):
+def test_a_torchvision_data_set_does_not_depend_on_its_root(fashion):
     before = open_source(f"FashionMNIST:{fashion}")
     (fashion / "FashionMNIST").rename(fashion / "moved")
     (fashion / "other").mkdir()
@@ -182,7 +185,7 @@ def test_a_torchvision_data_set_is_the_same_wherever_it_lies(fashion):
     assert open_source(f"FashionMNIST:{fashion}/other", "test").fingerprint != before.fingerprint
 
 
-def test_a_torchvision_data_set_that_keeps_its_samples_to_itself_has_labels(tmp_path):
+def test_a_torchvision_data_set_with_private_samples_has_labels(tmp_path):
     for c in range(2):
         folder = tmp_path / "gtsrb" / "GTSRB" / "Training" / f"{c:05d}"
         folder.mkdir(parents=True)
@@ -193,7 +196,7 @@ def test_a_torchvision_data_set_that_keeps_its_samples_to_itself_has_labels(tmp_
     assert source.names[5].endswith("00001/2.ppm")
 
 
-def test_a_data_set_without_parts_is_parted(photos, tmp_path):
+def test_a_data_set_without_splits_is_split_at_random(photos, tmp_path):
     """Every image of ImageFolder is a training image; with a limit, too, none of those is tested on."""
     settings = {**SMALL, "limit": 30, "epochs": 1, "warmup_epochs": 0}
     run = protonce.train(f"ImageFolder:{photos}", tmp_path / "run", quiet=True, **settings)
@@ -203,7 +206,7 @@ def test_a_data_set_without_parts_is_parted(photos, tmp_path):
         assert result["data"]["train"]["images"] + result["data"]["test"]["images"] == n
 
 
-def test_linked_folders_are_entered_and_circles_are_not(photos, tmp_path):
+def test_links_to_folders_are_followed_except_in_cycles(photos, tmp_path):
     folder = tmp_path / "photos"
     shutil.copytree(photos / "slope0", folder / "slope0")
     shutil.copytree(photos / "slope2", tmp_path / "elsewhere" / "slope2")
@@ -217,7 +220,7 @@ def test_linked_folders_are_entered_and_circles_are_not(photos, tmp_path):
 
 
 @pytest.mark.parametrize(("n", "sizes"), [(7, [3, 4]), (8, [4, 4]), (9, [3, 3, 3]), (3, [3]), (2, [2]), (1, [1])])
-def test_every_image_has_a_batch_and_company(photos, n, sizes):
+def test_every_image_is_in_a_batch_of_at_least_two(photos, n, sizes):
     """Batches of at most four here; in one of two images at most, none is left by itself."""
     loader = Loader(open_source(photos), image_views(), seed=0, workers=0)
     order = torch.arange(n)
@@ -228,7 +231,7 @@ def test_every_image_has_a_batch_and_company(photos, n, sizes):
     assert max(pairs) <= 3
 
 
-def test_an_identity_is_of_what_the_images_are(tmp_path):
+def test_identity_depends_on_content(tmp_path):
     """The fingerprint is of names and sizes, which the files of an uncompressed format may share."""
 
     def write(name, seed):
@@ -300,7 +303,7 @@ def test_items_of_any_kind_have_an_identity(make):
     assert same.identity == sources.Source("own", ["a"] * 9, None, Own(0).load, "f").identity != other.identity
 
 
-def test_a_file_that_links_list_twice_is_on_one_side(photos, tmp_path):
+def test_a_file_listed_twice_through_links_is_on_one_side(photos, tmp_path):
     for name in ("a", "b"):
         (tmp_path / "linked" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "linked" / name).symlink_to(photos / "slope0")
@@ -331,13 +334,13 @@ class _Pets(torchvision.datasets.VisionDataset):
         return picture(seed=i), i % 2
 
 
-def test_data_sets_of_unusual_ways(tmp_path, monkeypatch):
+def test_unusual_torchvision_data_sets(tmp_path, monkeypatch):
     monkeypatch.setattr(torchvision.datasets, "Pets", _Pets, raising=False)
     source = open_source(f"Pets:{tmp_path}")
     assert (source.labels, source.files) == (["cat", "dog"] * 3, None)
     assert np.array_equal(source.load(3), np.asarray(picture(seed=3)))
     boxes = functools.partial(_Pets, target=lambda i: {"box": i})
-    assert named.labels_of(boxes(tmp_path)) is None
+    assert named.dataset_labels(boxes(tmp_path)) is None
 
     class Missing(_Pets):
         def __init__(self, root, split="train"):
@@ -348,14 +351,14 @@ def test_data_sets_of_unusual_ways(tmp_path, monkeypatch):
         open_source(f"Missing:{tmp_path}")
 
 
-def test_a_run_on_a_named_data_set_is_tested_on_its_test_part(fashion, tmp_path, capsys):
+def test_a_run_on_a_named_data_set_is_tested_on_its_test_split(fashion, tmp_path, capsys):
     spec = f"FashionMNIST:{fashion}"
     settings = {**SMALL, "clusters": [3], "batch_size": 4}
     run = protonce.train(spec, tmp_path / "run", epochs=1, quiet=True, **settings)
     assert run.config["data"]["source"] == spec
     assert len(run.source()) == 12
     assert main(["evaluate", str(run.path), "knn"]) == 0
-    assert "the data set's own test part" in capsys.readouterr().out
+    assert "the data set's own test split" in capsys.readouterr().out
 
 
 def test_a_webdataset_names_its_classes(tmp_path):
@@ -379,19 +382,19 @@ def test_a_webdataset_names_its_classes(tmp_path):
         ("a.tar", b"nothing", "cannot be read as a .tar"),
         ("a.tar.gz", b"nothing", "cannot be read as a .tar"),
         ("a.csv", b"", "a.csv is empty"),
-        ("a.csv", b"colour,shape\nred,round\n", "has no column of paths"),
-        ("a.csv", b"path,label\na.png,1\nb.png\n", "row 3 of .* has 1 columns, the first has 2"),
-        ("a.csv", b"path\n", "no image was found in the table"),
-        ("a.csv", b"path\ngone.png\n", "gone.png is No such file or directory"),
+        ("a.csv", b"colour,shape\nred,round\n", "has no column of image paths"),
+        ("a.csv", b"path,label\na.png,1\nb.png\n", "row 3 of .* has 1 columns, but the first row has 2"),
+        ("a.csv", b"path\n", "no images found in the table"),
+        ("a.csv", b"path\ngone.png\n", "gone.png: No such file or directory"),
         ("a.parquet", b"nothing", "cannot be read as .parquet"),
     ],
 )
-def test_archives_and_tables_that_cannot_be_used(tmp_path, name, content, words):
+def test_unusable_archives_and_tables(tmp_path, name, content, words):
     with pytest.raises(UserError, match=words):
         open_source(_write(tmp_path / name, content))
 
 
-def test_a_table_may_list_what_is_not_there_and_twice(photos, tmp_path):
+def test_a_table_may_list_missing_files_and_duplicates(photos, tmp_path):
     file = photos / "slope0" / "00.png"
     (tmp_path / "list.csv").write_text(f"image\n{file}\n{file}\n{photos / 'slope1' / '03.png'}\nnowhere.png\n")
     source = open_source(tmp_path / "list.csv")
@@ -400,11 +403,11 @@ def test_a_table_may_list_what_is_not_there_and_twice(photos, tmp_path):
 
 
 def test_labels_are_the_folders_below_the_common_one():
-    assert labels_of(["a/1.png", "b/2.png"]) == ["a", "b"]
-    assert labels_of(["set/train/a/1.png", "set/train/b/x/2.png"]) == ["a", "b/x"]
-    assert labels_of(["1.png", "2.png"]) is None
-    assert labels_of(["photos/1.png", "photos/2.png"]) is None
-    assert labels_of(["a/1.png", "2.png"]) is None, "an image beside the folders has no class"
+    assert folder_labels(["a/1.png", "b/2.png"]) == ["a", "b"]
+    assert folder_labels(["set/train/a/1.png", "set/train/b/x/2.png"]) == ["a", "b/x"]
+    assert folder_labels(["1.png", "2.png"]) is None
+    assert folder_labels(["photos/1.png", "photos/2.png"]) is None
+    assert folder_labels(["a/1.png", "2.png"]) is None, "an image beside the folders has no class"
 
 
 def test_unreadable_files_are_skipped_counted_and_named(tmp_path):
@@ -414,15 +417,15 @@ def test_unreadable_files_are_skipped_counted_and_named(tmp_path):
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.png").write_text("not a picture")
     (tmp_path / "empty.jpg").touch()
-    (tmp_path / "notes.txt").write_text("no image, not looked at")
-    (tmp_path / ".hidden.png").write_text("nor this")
+    (tmp_path / "notes.txt").write_text("not an image suffix")
+    (tmp_path / ".hidden.png").write_text("hidden")
     (tmp_path / "folder.png").mkdir()
     source = open_source(tmp_path)
     assert source.names == ["good.png", "large.jpg"]
     reasons = {s.name: s.reason for s in source.skipped}
     assert reasons.keys() == {"cut.jpg", "text.png", "empty.jpg"}
     assert "truncated" in reasons["cut.jpg"]
-    assert "not an image" in reasons["text.png"]
+    assert "not a supported image format" in reasons["text.png"]
 
 
 def test_every_mode_becomes_rgb_and_upright(tmp_path):
@@ -449,7 +452,7 @@ def test_every_mode_becomes_rgb_and_upright(tmp_path):
     assert set(shapes.values()) == {(8, 8, 3)}
 
 
-def test_what_is_transparent_is_white_and_an_animation_its_first_picture(tmp_path):
+def test_transparent_pixels_are_white_and_animations_give_their_first_frame(tmp_path):
     clear = np.full((6, 6, 4), 200, dtype=np.uint8)
     clear[:3, :, 3] = 0  # the upper half
     clear[3:, :, 3] = 255
@@ -472,21 +475,21 @@ def test_what_is_transparent_is_white_and_an_animation_its_first_picture(tmp_pat
     assert found["pixel.png"].tolist() == [[[7, 8, 9]]]
 
 
-def test_large_pictures_are_read_up_to_a_limit(tmp_path, monkeypatch):
+def test_the_limit_on_pixels(tmp_path, monkeypatch):
     Image.new("L", (20_000, 30), 77).save(tmp_path / "wide.png")
     Image.new("L", (300, 300)).save(tmp_path / "bomb.png")
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 1000)
     with pytest.raises(UserError, match="none of the 2 image files"):
         open_source(tmp_path)
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 20_000 * 30)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 20_000 * 30)
     source = open_source(tmp_path)
     assert source.names == ["bomb.png", "wide.png"]
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 300 * 300 - 1)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 300 * 300 - 1)
     with pytest.raises(Image.DecompressionBombError, match="20000 x 30"):
         source.load(1)
 
 
-def test_values_that_are_no_numbers_are_black(tmp_path):
+def test_values_that_are_not_finite_become_black(tmp_path):
     values = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
     values[0, 0], values[7, 7] = np.nan, np.inf
     Image.fromarray(values).save(tmp_path / "float.tiff")
@@ -499,15 +502,15 @@ def test_values_that_are_no_numbers_are_black(tmp_path):
     ("make", "words"),
     [
         (lambda p: p / "nowhere", "does not exist"),
-        (lambda p: p, "no image was found .* looked for .jpg"),
+        (lambda p: p, "no images found .* supported formats: .jpg"),
         (lambda p: _write(p / "a.png", b"x").parent, "none of the 1 image files"),
         (lambda p: _write(p / "a.zip", b"x"), "cannot be read as a .zip"),
-        (lambda p: _write(p / "a.rar", b"x"), "kind that is not read"),
+        (lambda p: _write(p / "a.rar", b"x"), "unsupported file format"),
         (lambda p: np.zeros((3, 4, 5), dtype=np.float32), "uint8"),
         (lambda p: np.zeros((0, 4, 4), dtype=np.uint8), "no image"),
     ],
 )
-def test_no_image_is_an_error_that_says_what_was_looked_for(make, words, tmp_path):
+def test_data_without_images_is_an_error(make, words, tmp_path):
     with pytest.raises(UserError, match=words):
         open_source(make(tmp_path))
 
@@ -526,7 +529,7 @@ def test_arrays_grey_and_colour():
     assert open_source(np.stack([grey] * 3, axis=3)).load(3).shape == (8, 8, 3)
 
 
-def test_a_users_own_data_set():
+def test_a_user_defined_data_set():
     class Rows:
         labels = (0, 1, 0)
         names = (7, 8, 9)
@@ -544,7 +547,7 @@ def test_a_users_own_data_set():
     assert source.load(2).tolist() == [2.0] * 4
 
 
-def test_a_users_own_data_set_of_images():
+def test_a_user_defined_data_set_of_images():
     class Images:
         def __len__(self):
             return 9
@@ -568,18 +571,18 @@ def test_labels_do_not_depend_on_the_limit(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_file_that_vanishes_is_one_sentence(tmp_path, workers):
+def test_a_missing_file_is_an_error_in_evaluation(tmp_path, workers):
     for i in range(4):
         picture(200, seed=i).save(tmp_path / f"{i}.png")
     loader = Loader(open_source(tmp_path), image_views(), workers=workers)
     (tmp_path / "2.png").unlink()
-    with pytest.raises(UserError, match=r"2.png of .* cannot be read any more") as error:
+    with pytest.raises(UserError, match=r"2.png of .* can no longer be read") as error:
         list(loader.plain(2))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_file_that_vanishes_is_replaced_in_training(tmp_path, workers):
+def test_a_missing_file_is_replaced_in_training(tmp_path, workers):
     for i in range(6):
         picture(200, seed=i).save(tmp_path / f"{i}.png")
     told = []
@@ -596,11 +599,11 @@ def test_a_file_that_vanishes_is_replaced_in_training(tmp_path, workers):
     assert sorted(name for name, _ in told) == ["2.png", "3.png"]  # once each
     for i in (0, 1, 4, 5):
         (tmp_path / f"{i}.png").unlink()
-    with pytest.raises(UserError, match="cannot be read any more, nor the 5 before it: "):
+    with pytest.raises(UserError, match="and the 5 files before it can no longer be read: "):
         list(loader.train(torch.arange(6), epoch=2, batch_size=2))
 
 
-def test_a_damaged_exif_block_does_not_stop_a_good_picture(tmp_path, monkeypatch):
+def test_an_intact_image_with_damaged_exif_is_decoded(tmp_path, monkeypatch):
     picture(20).save(tmp_path / "a.jpg")
 
     def broken(image):
@@ -610,11 +613,11 @@ def test_a_damaged_exif_block_does_not_stop_a_good_picture(tmp_path, monkeypatch
     assert open_source(tmp_path).load(0).shape == (20, 20, 3)
 
 
-def test_builtin_is_drawn_by_the_seed():
-    images, labels = builtin.draw("test", 0)
-    again, _ = builtin.draw("test", 0)
-    other, _ = builtin.draw("test", 1)
-    train, _ = builtin.draw("train", 0)
+def test_builtin_images_depend_on_the_seed():
+    images, labels = builtin.draw_images("test", 0)
+    again, _ = builtin.draw_images("test", 0)
+    other, _ = builtin.draw_images("test", 1)
+    train, _ = builtin.draw_images("train", 0)
     assert images.shape == (1500, 32, 32, 3)
     assert np.array_equal(images, again)
     assert not np.array_equal(images, other)
@@ -642,23 +645,23 @@ def test_limit_is_a_random_subset_by_the_seed(photos):
 
 
 def test_a_limit_opens_no_more_files_than_it_needs(photos, tmp_path, monkeypatch):
-    """And makes up for those that cannot be read."""
+    """And opens others instead of unreadable ones."""
     import shutil
 
     folder = tmp_path / "photos"
     shutil.copytree(photos, folder)
     for i in range(12):
         (folder / f"slope{i % 3}" / f"{i:02d}.png").write_text("broken")
-    looks = []
-    look = sources._look
-    monkeypatch.setattr(sources, "_look", lambda read, i: looks.append(i) or look(read, i))
+    probed = []
+    probe = sources._probe
+    monkeypatch.setattr(sources, "_probe", lambda read, i: probed.append(i) or probe(read, i))
     source = open_source(folder, limit=20)
     assert len(source) == 20
-    assert len(looks) == 20 + len(source.skipped) < 48
+    assert len(probed) == 20 + len(source.skipped) < 48
     assert len(open_source(folder, limit=40)) == 36
 
 
-def test_split_parts_are_apart_and_whole(photos):
+def test_splits_are_disjoint_and_complete(photos):
     source = open_source(photos)
     train, test = split(source, seed=0)
     assert len(test) == 10
@@ -689,7 +692,7 @@ def test_batches_visit_each_image_of_the_order_once(photos):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_large_images_come_through_workers(tmp_path, workers):
+def test_large_images_are_loaded_by_workers(tmp_path, workers):
     for i in range(6):
         picture(200 + 10 * i, seed=i).save(tmp_path / f"{i}.png")
     views = image_views(24, plain_resize=28)
@@ -741,7 +744,7 @@ class PreparedViews(OwnViews):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_views_without_prepare_get_the_items_as_they_are(workers):
+def test_views_without_prepare_get_unchanged_items(workers):
     loader = Loader(open_source(Vectors()), OwnViews(), seed=3, workers=workers)
     order = torch.tensor([4, 0, 5, 1])
     x, noisy, process = (torch.cat(v) for v in zip(*map(loader.views.train, loader.train(order, 2, 2)), strict=True))
@@ -766,7 +769,7 @@ def test_views_with_prepare_prepare_items_in_the_worker(workers):
 
 
 @pytest.mark.parametrize("side", [20, 200])
-def test_own_views_of_images(tmp_path, side):
+def test_user_defined_views_of_images(tmp_path, side):
     """Whole images unless they ask for squares; a `prepare` gets the encoded image of a file."""
     for i in range(4):
         picture(side, seed=i).save(tmp_path / f"{i}.png")
@@ -836,12 +839,12 @@ def test_real_archives(shared_data):
     assert len(buffer.getvalue()) > 1000
 
 
-def test_workers_end_with_a_parent_that_is_killed():
-    """Whether it is killed before they begin, or afterwards."""
-    begin = loader_module._Begin
+def test_workers_end_when_their_parent_is_killed():
+    """Whether it is killed before or after they start."""
+    init = loader_module._InitWorker
     late = os.fork()
     if late == 0:
-        begin(parent=-1, forked=True)(0)
+        init(parent=-1, forked=True)(0)
         os._exit(0)
     assert os.waitpid(late, 0)[1] == 256  # exit code 1
 
@@ -850,7 +853,7 @@ def test_workers_end_with_a_parent_that_is_killed():
     if parent == 0:
         me = os.getpid()
         if os.fork() == 0:
-            begin(parent=me, forked=True)(0)
+            init(parent=me, forked=True)(0)
             os.write(write, b"%d" % os.getpid())
             time.sleep(60)
             os._exit(0)
@@ -863,4 +866,4 @@ def test_workers_end_with_a_parent_that_is_killed():
         if not Path(f"/proc/{worker}").exists() or "zombie" in Path(f"/proc/{worker}/status").read_text():
             return
         time.sleep(0.05)
-    raise AssertionError("the worker lives on")
+    raise AssertionError("the worker is still running")

@@ -103,7 +103,7 @@ def test_the_demo_leaves_other_folders_alone(tmp_path):
 
 def test_the_built_in_images_are_frozen():
     """A change of a single stroke must be a new version, with new numbers in its docstring."""
-    images, labels = builtin.draw("train", 0)
+    images, labels = builtin.draw_images("train", 0)
     assert builtin.VERSION == 1
     names = builtin.classes()
     means = [images[[i for i, label in enumerate(labels) if label == name]].mean() for name in names]

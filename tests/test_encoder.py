@@ -64,9 +64,9 @@ def test_small_stem_keeps_the_resolution():
     ("values", "words"),
     [
         ({"backbone": "resnet81"}, "did you mean resnet18"),
-        ({"backbone": "vit_tiny_patch16_224", "stem": "small"}, "small stem is for ResNets"),
-        ({"backbone": "resnetv2_50", "stem": "small"}, "small stem is for ResNets"),
-        ({"backbone": "inception_v3"}, "cannot take views of shape"),
+        ({"backbone": "vit_tiny_patch16_224", "stem": "small"}, "stem small is only available for ResNets"),
+        ({"backbone": "resnetv2_50", "stem": "small"}, "stem small is only available for ResNets"),
+        ({"backbone": "inception_v3"}, "does not accept views of shape"),
     ],
 )
 def test_an_impossible_encoder_is_explained(values, words):
@@ -74,21 +74,21 @@ def test_an_impossible_encoder_is_explained(values, words):
         build(settings(**values))
 
 
-def test_an_own_module_must_return_rows():
+def test_a_custom_module_must_return_rows():
     with pytest.raises(UserError, match=r"must return \(B, D\)"):
         build(settings(), nn.Conv2d(3, 4, 3), views(2))
     own = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
     assert build(settings(), own, views(2)).feature_dim == 10
 
 
-def test_an_own_module_may_be_of_another_kind():
+def test_a_custom_module_may_have_another_modality():
     """Volumes have no channels-last layout of images."""
     own = nn.Sequential(nn.Conv3d(1, 4, 3), nn.Flatten())
     encoder = build(settings(), own, torch.zeros(2, 1, 4, 4, 4))
     assert encoder(torch.randn(3, 1, 4, 4, 4)).shape == (3, 16)
 
 
-def test_weights_are_drawn_by_the_seed_alone():
+def test_weights_depend_only_on_the_seed():
     torch.manual_seed(1)
     first = build(settings(backbone="resnet10t", width=4))
     state = torch.get_rng_state()
@@ -109,7 +109,7 @@ def test_splits_are_batch_norm_of_each_part():
     assert not torch.allclose(parts, at_once, atol=1e-3)
 
 
-def test_lower_precision_is_the_encoders_alone():
+def test_lower_precision_is_limited_to_the_encoder():
     """What it returns is float32, and so is what is computed from it."""
     seen = []
 

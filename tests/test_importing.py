@@ -188,12 +188,12 @@ class _Evil:
 @pytest.mark.parametrize(
     ("content", "options", "sentence"),
     [
-        (lambda: {"state_dict": _Evil()}, {}, "objects that could run code .* save its state_dict alone$"),
+        (lambda: {"state_dict": _Evil()}, {}, "objects that could run code .* save only its state_dict$"),
         (lambda: resnet18(0).state_dict(), {"limit": "abc"}, "limit is 'abc'"),
         (lambda: resnet18(0).state_dict(), {"backbone": "resnet34"}, "another architecture than resnet34: .* resnet18"),
         (lambda: {"a": torch.zeros(3)}, {}, "fits none of resnet18"),
         (lambda: {"a": torch.zeros(3)}, {"backbone": "resnet18"}, "another architecture than resnet18"),
-        (lambda: [1, 2], {}, "holds no tensors by name"),
+        (lambda: [1, 2], {}, "contains no named tensors"),
         (lambda: resnet18(0).state_dict(), {"backbone": "resnet999"}, "no backbone 'resnet999'"),
         (lambda: resnet18(0).state_dict(), {"image_size": 1}, "image_size is 1"),
         (lambda: resnet18(0).state_dict(), {"speed": 1}, "no setting 'speed'"),
@@ -202,7 +202,11 @@ class _Evil:
         (lambda: resnet18(0).state_dict(), {"head": "linear"}, "has no head; do not pass another --head or --dim"),
         (lambda: resnet18(0).state_dict(), {"stem": "small"}, "fits none of resnet18"),
         (lambda: resnet18(0).state_dict(), {"stem": "small", "backbone": "resnet18"}, "another architecture than"),
-        (lambda: resnet18(0).state_dict(), {"stem": "small", "backbone": "vit_tiny_patch16_224"}, "is for ResNets"),
+        (
+            lambda: resnet18(0).state_dict(),
+            {"stem": "small", "backbone": "vit_tiny_patch16_224"},
+            "only available for ResNets",
+        ),
         (
             lambda: {f"module.encoder_q.{k}": v for k, v in resnet18(0, num_classes=16).state_dict().items()},
             {"head": "mlp"},

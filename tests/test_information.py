@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif
 
-from protonce.evaluate.agreement import mutual_information, table
+from protonce.agreement import mutual_information, table
 from protonce.evaluate.information import ross
 
 
@@ -65,7 +65,7 @@ def test_one_dimension_is_scikit_learns(k):
     assert ross(torch.from_numpy(points), labels, k) == pytest.approx(max(expected, 0), abs=1e-6)
 
 
-def test_points_at_few_places_are_counted():
+def test_discrete_points_are_counted_exactly():
     """Prototypes: where the k-th distance is 0 the estimate is that of a discrete variable."""
     rng = np.random.default_rng(4)
     place = rng.integers(0, 20, 4000)
@@ -105,7 +105,7 @@ def test_by_a_loop_over_its_definition():
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])
-def test_equal_distances_are_equal_however_they_round(k):
+def test_equal_distances_are_equal_despite_rounding(k):
     """A grid turned, scaled and moved: its distances are those of whole numbers, and only rounding parts them."""
     rng = np.random.default_rng(7)
     grid, labels = rng.integers(0, 3, (150, 5)), rng.integers(0, 3, 150)
@@ -117,14 +117,14 @@ def test_equal_distances_are_equal_however_they_round(k):
         assert ross(points, labels[order], k) == pytest.approx(expected, abs=1e-9)
 
 
-def test_copies_that_rounding_parts_are_at_one_place():
+def test_copies_that_differ_by_rounding_are_equal():
     rng = np.random.default_rng(8)
     places, labels = rng.normal(size=(20, 16))[rng.integers(0, 20, 300)], rng.integers(0, 3, 300)
     noise = 1e-15 * rng.normal(size=places.shape)  # a few units in the last place
     assert ross(torch.from_numpy(places + noise), labels) == pytest.approx(naive_ross(places, labels), abs=1e-9)
 
 
-def test_in_blocks_it_is_the_same(monkeypatch):
+def test_blocks_do_not_change_the_result(monkeypatch):
     from protonce.evaluate import information
 
     rng = np.random.default_rng(6)

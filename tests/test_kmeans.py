@@ -108,25 +108,49 @@ def test_empty_clusters_are_filled(engine):
     assert len(found.means) == 6
 
 
-def test_the_draw_is_a_function_of_the_generator():
+def test_the_start_depends_only_on_the_generator():
     points, _ = blobs()
     first, again, other = (k_means(points, 12, generator=generator(seed), iterations=1) for seed in (0, 0, 1))
     assert torch.equal(first.assignment, again.assignment)
     assert not torch.equal(first.assignment, other.assignment)
 
 
-def test_more_starts_are_never_worse():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_best_of_several_starts_is_returned(engine):
+    """The starts of one call are those of consecutive calls with the same generator."""
     points, _ = blobs(k=30)
-    one, many = (k_means(points, 30, generator=generator(), starts=s, iterations=5).objective for s in (1, 8))
-    assert many <= one
+    options = {"iterations": 5, "engine": engine}
+    draws = generator()
+    singles = [k_means(points, 30, generator=draws, **options) for _ in range(8)]
+    best = min(singles, key=lambda found: found.objective)
+    assert best.objective < 0.99 * singles[0].objective, "the first start is not the best, or this tests nothing"
+    found = k_means(points, 30, generator=generator(), starts=8, **options)
+    assert found.objective == best.objective
+    assert torch.equal(found.assignment, best.assignment)
 
 
-def test_a_sample_fits_and_all_are_assigned():
-    points, _ = blobs()
-    found = k_means(points, 12, generator=generator(), sample=200, starts=5)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_means_are_fitted_to_the_sample_and_all_points_are_assigned(engine):
+    """The sample is drawn first; then its points are clustered as if they were all, and the others assigned to them."""
+    points, _ = blobs(k=30)
+    options = {"iterations": 5, "engine": engine}
+    draws = generator()
+    sample = points[torch.randperm(600, generator=draws)[:100]]
+    start = sample[torch.randperm(100, generator=draws)[:30]]
+    lloyd = {"torch": kmeans._lloyd_torch, "faiss": kmeans._lloyd_faiss}[engine]
+    expected = torch.cdist(points, lloyd(sample, start, 5)).argmin(dim=1)
+    found = k_means(points, 30, generator=generator(), sample=100, **options)
     assert len(found.assignment) == 600
-    full = k_means(points, 12, generator=generator(), starts=5)
-    assert found.objective < 1.5 * full.objective
+    pairs = set(zip(found.assignment.tolist(), expected.tolist(), strict=True))
+    assert len(pairs) == len(found.means) == len(expected.unique()), "the same partition"
+    full = k_means(points, 30, generator=generator(), **options)
+    assert not torch.equal(found.assignment, full.assignment)
+
+
+def test_a_sample_of_all_points_changes_nothing():
+    points, _ = blobs()
+    full, all_of_them = (k_means(points, 12, generator=generator(), sample=sample) for sample in (0, 600))
+    assert torch.equal(full.assignment, all_of_them.assignment)
 
 
 def test_nearest_in_blocks_is_nearest(monkeypatch):
@@ -145,7 +169,7 @@ def test_first_of_each():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_identical_points_by_a_loop(dtype, monkeypatch):
+def test_identical_points_match_a_loop(dtype, monkeypatch):
     """Wherever in a block they stand; 0 is -0, and numbers in the last bit apart are different."""
     monkeypatch.setattr(kmeans, "_ROWS", 37)
     base = torch.randn(60, 13, generator=generator(), dtype=dtype)
@@ -162,7 +186,7 @@ def test_identical_points_by_a_loop(dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1.0, 2.0**40, 0.1])
-def test_round_numbers_are_not_taken_for_each_other(dtype, scale):
+def test_hashes_of_round_numbers_do_not_collide(dtype, scale):
     """Their last bits are all zero, which a weak hash would suffer from."""
     grid = scale * torch.cartesian_prod(*[torch.arange(4, dtype=dtype)] * 8)
     assert len(first_of_each(grid)) == 4**8
@@ -188,7 +212,7 @@ def test_identical_points_are_in_one_cluster(engine, monkeypatch):
         torch.testing.assert_close(found.means[c], members.mean(dim=0))
 
 
-def test_a_cluster_of_copies_alone_is_dropped(monkeypatch):
+def test_a_cluster_that_contains_only_copies_is_dropped(monkeypatch):
     points = torch.tensor([[1.0], [2.0], [2.0], [5.0]])
     monkeypatch.setattr(kmeans, "nearest", lambda points, _: (None, torch.tensor([0, 0, 1, 2])[: len(points)]))
     found = k_means(points, 3, generator=generator(), iterations=0)
@@ -201,7 +225,7 @@ def test_a_cluster_of_copies_alone_is_dropped(monkeypatch):
     [([1.0, 1 - 1e-8, 1.0], 0), ([1.0, 0.9, 0.9 - 1e-8, 0.95], 1), ([1e-13, 0.0, 2e-13], 0), ([1.0, 0.0], 1)],
     ids=["alike", "one is better", "all are zero", "one is zero"],
 )
-def test_of_equally_good_starts_the_first_is_kept(objectives, best, monkeypatch):
+def test_the_first_of_equally_good_starts_is_kept(objectives, best, monkeypatch):
     points, _ = blobs(n=60)
     results = [KMeans(points[:1], torch.zeros(60), objective) for objective in objectives]
     left = iter(results)
@@ -210,6 +234,6 @@ def test_of_equally_good_starts_the_first_is_kept(objectives, best, monkeypatch)
 
 
 @pytest.mark.parametrize(("shape", "k"), [((0, 3), 2), ((5, 3), 0), ((5,), 2)])
-def test_what_cannot_be_clustered_is_refused(shape, k):
+def test_invalid_input_raises(shape, k):
     with pytest.raises(ValueError, match="k-means needs"):
         k_means(torch.zeros(shape), k, generator=generator())

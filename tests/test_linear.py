@@ -65,7 +65,7 @@ def test_the_rate_is_chosen_on_a_held_out_fifth():
     assert regression.best_rate({0.1: 0.5, 0.3: 0.7, 1.0: 0.7, 3.0: 0.7}) == 1.0  # of several the middle one
 
 
-def test_rates_fall_as_the_paper_says():
+def test_learning_rates_fall_as_in_the_paper():
     imagenet, tuning = Schedule(100, [0.6, 0.8], 0.1, 256), Schedule(20, [0.6, 0.8], 0.2, 256)
     assert [imagenet.rate(e) for e in (0, 59, 60, 79, 80, 99)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
     assert [tuning.rate(e) for e in (11, 12, 15, 16, 19)] == pytest.approx([1, 0.2, 0.2, 0.04, 0.04])
@@ -78,7 +78,7 @@ def test_top_by_hand():
     assert regression.top(logits, torch.tensor([0, 2]), 5) == 1  # there are but three
 
 
-def test_a_part_has_its_share_of_each_class():
+def test_a_share_of_the_labels_is_stratified():
     codes = np.repeat([0, 1, 2], [200, 50, 3])
     part = semisup.part_of(codes, 0.1, seed=0, number=0)
     assert np.bincount(codes[part]).tolist() == [20, 5, 1]  # at least one of each
@@ -87,7 +87,7 @@ def test_a_part_has_its_share_of_each_class():
     assert len(semisup.part_of(codes, 1.0, 0, 0)) == 253
 
 
-def test_fine_tuning_learns_and_leaves_the_encoder_alone(trained, photos):
+def test_fine_tuning_learns_and_does_not_change_the_encoder(trained, photos):
     from protonce.data.sources import open_source
     from protonce.data.views import crop_views
     from protonce.features import extract
@@ -108,7 +108,7 @@ def test_fine_tuning_learns_and_leaves_the_encoder_alone(trained, photos):
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_of_classes_that_score_alike_up_to_rounding_the_first_is_the_highest(k):
+def test_the_first_of_classes_with_equal_scores_is_the_highest(k):
     rng = np.random.default_rng(0)
     whole, codes = rng.integers(0, 4, (200, 7)), rng.integers(0, 7, 200)
     order = [sorted(range(7), key=lambda c: (-row[c], c)) for row in whole]

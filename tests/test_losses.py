@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from protonce import contrast, losses
-from protonce.contrast import blockwise_nce
+from protonce import blockwise, losses
+from protonce.blockwise import blockwise_nce
 from protonce.losses import accuracy, info_nce, nce, proto_nce, prototype_logits, sample_candidates
 from protonce.memory import Queue
 from protonce.prototypes import Prototypes, concentration
@@ -92,9 +92,9 @@ def test_proto_nce_is_the_loop_over_equation_11(k, r, granularities):
 
 
 @pytest.mark.parametrize("block", [7, 64, 10**6], ids=["many blocks", "some", "one"])
-def test_blocks_of_negatives_are_the_plain_way(monkeypatch, block):
+def test_blockwise_loss_equals_the_plain_loss(monkeypatch, block):
     """Loss, accuracy and gradient; own prototypes among the candidates, and logits of very different size."""
-    monkeypatch.setattr(contrast, "BLOCK", block)
+    monkeypatch.setattr(blockwise, "BLOCK", block)
     c = prototype_set(30, 40, seed=3)
     c.concentration[4] = 1e-3  # logits up to 1000
     own, drawn = c.assignment[:12], torch.randperm(30, generator=torch.Generator().manual_seed(1))[:19]
@@ -109,8 +109,8 @@ def test_blocks_of_negatives_are_the_plain_way(monkeypatch, block):
     torch.testing.assert_close(found, expected)
 
 
-def test_the_gradient_of_blocks_is_right(monkeypatch):
-    monkeypatch.setattr(contrast, "BLOCK", 11)
+def test_gradcheck_of_the_blockwise_loss(monkeypatch):
+    monkeypatch.setattr(blockwise, "BLOCK", 11)
     c = prototype_set(12, 5, seed=3)
 
     def loss(v):
@@ -119,7 +119,7 @@ def test_the_gradient_of_blocks_is_right(monkeypatch):
     assert torch.autograd.gradcheck(loss, unit(5, D, seed=9).requires_grad_())
 
 
-def test_many_negatives_are_taken_in_blocks(monkeypatch):
+def test_many_negatives_use_the_blockwise_loss(monkeypatch):
     c = [prototype_set(60, 40, seed=m) for m in range(2)]
     drawn = [sample_candidates(60, 40, torch.Generator().manual_seed(m)) for m in range(2)]
     arguments = unit(8, D, seed=1), unit(8, D, seed=2), unit(20, D, seed=3), c, torch.arange(8)
@@ -142,7 +142,7 @@ def test_terms_of_appendix_a():
     torch.testing.assert_close(both.loss, warm.loss + alone.loss)
 
 
-def test_proto_nce_with_each_image_its_own_prototype_is_info_nce():
+def test_proto_nce_with_one_prototype_per_image_is_info_nce():
     """Section 3.2: InfoNCE is the case c = v', φ = τ."""
     n, tau = 9, 0.3
     v, keys = unit(n, D, seed=1), unit(n, D, seed=2)
@@ -161,7 +161,7 @@ def test_info_nce_by_hand():
     assert loss.item() == pytest.approx(math.log(1 + math.exp(-2)), abs=1e-6)
 
 
-def test_gradient_is_right():
+def test_gradcheck_of_the_losses():
     c = prototype_set(7, 5, seed=3)
     keys, queue, index = unit(5, D, seed=1), unit(6, D, seed=2), torch.arange(5)
 
@@ -211,7 +211,7 @@ def test_duplicates_give_a_finite_loss():
 
 
 @pytest.mark.parametrize("noise", [-3e-7, 0, 3e-7], ids=["below", "equal", "above"])
-def test_where_all_logits_are_alike_nothing_is_recognised(monkeypatch, noise):
+def test_equal_logits_have_accuracy_zero(monkeypatch, noise):
     """Whatever the rounding: here the positive is off by a few units in the last place of float32."""
     v = unit(1, 67, seed=1).float().expand(8, -1)
     own = v * (1 + noise)
@@ -224,7 +224,7 @@ def test_where_all_logits_are_alike_nothing_is_recognised(monkeypatch, noise):
     assert proto_nce(v, own, v, [c], torch.arange(8), tau=0.07, candidates=[drawn]).prototype_accuracy == 0
 
 
-def test_orthogonal_vectors_are_not_recognised_by_rounding():
+def test_rounding_does_not_affect_the_accuracy_of_orthogonal_vectors():
     """Logits that should be 0 are what rounding leaves of sums that cancel."""
     logits = torch.tensor([[3e-8, -2e-8, 1e-8], [2e-3, 1e-3, 0.0], [-4.0, -torch.inf, -torch.inf]])
     assert accuracy(logits[:1]) == 0

@@ -28,7 +28,7 @@ def test_mask_hides_own_keys_and_empty_slots():
     assert mask.tolist() == [[True, False, True, True, True], [False, False, False, True, True]]
 
 
-def test_a_checkpoint_holds_the_queue():
+def test_checkpoints_contain_the_queue():
     queue, other = Queue(4, 2), Queue(4, 2)
     queue.push(torch.ones(3, 2), torch.tensor([1, 2, 3]))
     other.load_state_dict(queue.state_dict())

@@ -35,7 +35,7 @@ QUICK = {
 
 
 @pytest.mark.parametrize("protocol", list(PROTOCOLS))
-def test_every_protocol_keeps_its_result(protocol, trained, others, capsys):
+def test_every_protocol_saves_its_result(protocol, trained, others, capsys):
     test = {"test": str(others)}
     result = evaluate(trained, protocol, name="a", **test, **QUICK[protocol])
     kept = json.loads((trained.path / "evaluations" / f"{protocol}-a.json").read_text())
@@ -53,7 +53,7 @@ def test_every_protocol_keeps_its_result(protocol, trained, others, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_stripes_are_told_apart(trained, others):
+def test_stripes_are_classified(trained, others):
     """The numbers mean something: stripes of three directions, from few images and by fine-tuning on all."""
     few = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[8], draws=3)["metrics"]["accuracy@8"]
     assert few["mean"] > 0.5
@@ -74,7 +74,7 @@ def test_few_shots_need_few_features(trained, others):
     marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
     members = [np.flatnonzero(column) for column in marks.T]
     for i, found in enumerate(result["metrics"]["accuracy@2"]["runs"]):
-        chosen = lowshot.draw(members, 2, 0, i)
+        chosen = lowshot.draw_shots(members, 2, 0, i)
         scores, _ = svm.decisions(train_x[chosen], marks[chosen], test_x)
         assert found == pytest.approx(np.mean([f"slope{c}" for c in scores.argmax(axis=1)] == np.array(test.labels)))
 
@@ -114,7 +114,7 @@ def test_neighbours_in_blocks_are_all_neighbours(monkeypatch):
 
 
 @pytest.mark.parametrize("leave_out", [False, True])
-def test_of_equally_similar_images_the_first_are_the_neighbours(leave_out, monkeypatch):
+def test_the_first_of_equally_similar_images_are_the_neighbours(leave_out, monkeypatch):
     """Copies that differ in length alone: their unit vectors differ by rounding. By a loop, for every k."""
     monkeypatch.setattr(knn, "_BLOCK", 200)
     rng = np.random.default_rng(0)
@@ -132,14 +132,14 @@ def test_of_equally_similar_images_the_first_are_the_neighbours(leave_out, monke
             np.testing.assert_allclose(similarity[i], cosine[i, positions], atol=1e-6)
 
 
-def test_all_neighbours_of_features_that_are_all_alike():
+def test_all_neighbours_of_identical_features():
     bank = torch.randn(1, 67, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 3, 50)[:, None]
     assert knn.neighbours(bank, bank, 7)[1].tolist() == [list(range(7))] * 50
     assert knn.neighbours(bank, bank, 50)[1].tolist() == [list(range(50))] * 50
 
 
 @pytest.mark.parametrize("tau", [0.001, 0.1, 2.0])
-def test_of_labels_with_equal_votes_the_first_wins(tau):
+def test_the_first_of_labels_with_equal_votes_wins(tau):
     """Three labels with the same similarities, up to noise; then one with clearly more."""
     rng = np.random.default_rng(0)
     similarity = np.repeat(rng.uniform(0.5, 0.9, (200, 5)), 3, axis=1) + rng.uniform(-2e-7, 2e-7, (200, 15))
@@ -166,7 +166,7 @@ def test_an_image_left_out_is_not_its_own_neighbour():
     assert not (positions == torch.arange(300)[:, None]).any()
 
 
-def test_classes_are_the_same_however_deep_their_folders_lie(trained, photos, tmp_path):
+def test_classes_do_not_depend_on_the_depth_of_folders(trained, photos, tmp_path):
     """The test images have one of two branches of folders, or one class alone."""
     places = {"slope0": "lines/flat", "slope1": "lines/steep", "slope2": "upright/all"}
     for slope, place in places.items():
@@ -179,14 +179,14 @@ def test_classes_are_the_same_however_deep_their_folders_lie(trained, photos, tm
         assert result["data"]["test"]["images"] == 16 * len(kept)
 
 
-def test_a_class_that_ends_like_another_is_not_that_one():
+def test_the_longest_matching_folder_is_the_class():
     names = ["animal/cat/1.png", "cat/2.png", "toy/cat/3.png"]
     assert labels_like(names, {"cat", "animal/cat"}) == ["animal/cat", "cat", "cat"]
     assert labels_like(names, {"animal/cat", "cat", "toy/cat"}) == ["animal/cat", "cat", "toy/cat"]
     assert labels_like([*names, "dog/4.png"], {"cat", "animal/cat"}) is None
 
 
-def test_other_items_without_names_have_not_been_seen(tmp_path):
+def test_new_items_without_names_count_as_unseen(tmp_path):
     """Sets of a user's own, of one length: the names that they are given are the same."""
 
     class Own:
@@ -238,7 +238,7 @@ def test_finished_draws_are_not_lost(protocol, module, trained, others, monkeypa
     assert len(made) == 4
 
 
-def test_drafts_are_of_the_same_labels_and_no_evaluations(trained, photos, tmp_path, monkeypatch):
+def test_drafts_need_the_same_labels_and_are_not_evaluations(trained, photos, tmp_path, monkeypatch):
     """The same files with other labels are another task; what is not finished is not on the page."""
     table = tmp_path / "table.csv"
 
@@ -270,7 +270,7 @@ def test_drafts_are_of_the_same_labels_and_no_evaluations(trained, photos, tmp_p
     assert len(made) == 7
 
 
-def test_augmented_views_are_the_papers_way(trained, others, monkeypatch):
+def test_augmented_views_follow_the_paper(trained, others, monkeypatch):
     """Another crop in each epoch, a frozen backbone, and after an interruption the same classifier."""
     options = {"views": "augmented", "epochs": 4, "lr": 0.5, "batch_size": 16}
     whole = evaluate(trained, "linear", test=str(others), quiet=True, name="whole", **options)
@@ -370,7 +370,7 @@ def test_crops_of_the_linear_classifier_follow_the_seed(trained, others, monkeyp
     assert seeds == [3, 4]
 
 
-def test_no_labelled_image_is_left_out_of_an_epoch(trained, photos):
+def test_every_epoch_uses_all_labelled_images(trained, photos):
     loader = trained.loader(str(photos))
     for size, sizes in ((48, [48]), (32, [24, 24]), (15, [12, 12, 12, 12]), (47, [24, 24]), (300, [48])):
         batches = list(loader.train(torch.arange(48), 0, size, every=True))
@@ -378,7 +378,7 @@ def test_no_labelled_image_is_left_out_of_an_epoch(trained, photos):
         assert torch.cat([b.index for b in batches]).tolist() == list(range(48))
 
 
-def test_clustering_over_training_and_on_one_set(trained, others):
+def test_clustering_over_training_and_on_one_data_set(trained, others):
     """AMI of kept assignments by scikit-learn; without --test the run's own images, which need no others."""
     result = evaluate(trained, "clustering", quiet=True, clusters=[2, 6], starts=2)
     _, labels = trained.images
@@ -396,11 +396,11 @@ def test_clustering_over_training_and_on_one_set(trained, others):
         assert found[start] == pytest.approx(adjusted_mutual_info_score(labels, clusters))
     momentum = evaluate(trained, "clustering", test=str(others), quiet=True, features="momentum", starts=1)
     assert momentum["data"]["train"]["images"] == 30
-    with pytest.raises(UserError, match="clusters is 31, and there are 30 images"):
+    with pytest.raises(UserError, match="--clusters is 31, but there are only 30 images"):
         evaluate(trained, "clustering", test=str(others), quiet=True, clusters=[31])
 
 
-def test_a_run_with_few_labels_is_judged_by_those(trained, others):
+def test_clustering_uses_only_labelled_images(trained, others):
     _, labels = trained.images
     assert labels is not None
     few = [label if i % 4 == 0 else "" for i, label in enumerate(labels)]
@@ -413,9 +413,9 @@ def test_a_run_with_few_labels_is_judged_by_those(trained, others):
     assert result["details"]["ami_over_training"]["ami"][0][-1] == pytest.approx(expected)
 
 
-def test_whether_test_images_were_seen_in_training_is_said(trained, photos, others, tmp_path):
+def test_results_state_whether_test_images_were_seen_in_training(trained, photos, others, tmp_path):
     bare, _ = import_encoder("untrained", tmp_path / "bare", data=str(photos), like=trained, quiet=True)
-    seen = ", all of them seen in training, without labels"
+    seen = ", all seen in training without labels"
     for which, options, expected in (
         (trained, {}, seen),
         (trained, {"train": str(photos)}, seen),
@@ -448,7 +448,7 @@ def test_the_nearest_class_mean_and_chosen_costs(trained, others):
     source, test = trained.source(), open_source(str(others))
     train_x, test_x = (svm.unit(trained.features(s, "backbone")[0].numpy()) for s in (source, test))
     marks = np.array(source.labels)[:, None] == np.array(["slope0", "slope1", "slope2"])
-    chosen = lowshot.draw([np.flatnonzero(column) for column in marks.T], 4, 0, 0)
+    chosen = lowshot.draw_shots([np.flatnonzero(column) for column in marks.T], 4, 0, 0)
     mean = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[4], draws=1, classifier="mean")
     scores = lowshot.class_means(train_x[chosen], marks[chosen], test_x)
     assert mean["metrics"]["accuracy@4"]["mean"] == svm.accuracy(scores, sorted(set(test.labels)), test.labels)
@@ -499,7 +499,7 @@ def voc(tmp_path):
     return tmp_path
 
 
-def test_voc_has_several_classes_an_image(voc):
+def test_voc_has_several_classes_per_image(voc):
     train, test = (open_source(f"VOC2007:{voc}", part) for part in ("train", "test"))
     assert (len(train), len(test)) == (24, 12)
     assert train.labels is None
@@ -532,10 +532,10 @@ def test_voc_marks_belong_to_their_images(voc):
     }
 
 
-def test_linear_and_lowshot_of_several_classes(trained, voc):
+def test_linear_and_lowshot_with_multi_label_data(trained, voc):
     """One SVM a class; AP of the scores that the same machine, trained here, gives."""
     spec = f"VOC2007:{voc}"
-    with pytest.raises(UserError, match=r"no image of .* shows aeroplane"):
+    with pytest.raises(UserError, match=r"class aeroplane has no images in"):
         evaluate(trained, "linear", train=spec, quiet=True)
     for name in ("cat", "dog", "sofa"):  # a data set of its own classes
         for file in (voc / "VOCdevkit" / "VOC2007" / "Annotations").iterdir():
@@ -554,11 +554,11 @@ def test_linear_and_lowshot_of_several_classes(trained, voc):
     few = evaluate(trained, "lowshot", train=spec, quiet=True, shots=[2], draws=2)["metrics"]
     assert few.keys() == {"map@2", "map_devkit@2"}
     for protocol in ("knn", "clustering", "semisup", "information"):
-        with pytest.raises(UserError, match="may show several classes"):
+        with pytest.raises(UserError, match="may have several classes"):
             evaluate(trained, protocol, train=spec, quiet=True)
 
 
-def test_places_and_imagenet_as_they_come(trained, photos, tmp_path):
+def test_places_and_imagenet_in_their_published_layouts(trained, photos, tmp_path):
     images = tmp_path / "places" / "images256"
     shutil.copytree(photos, images / "s")
     names = sorted(p.relative_to(images).as_posix() for p in images.rglob("*.png"))
@@ -586,22 +586,22 @@ def test_places_and_imagenet_as_they_come(trained, photos, tmp_path):
     ("make", "arguments", "sentence"),
     [
         (None, ["knn", "--train", "PHOTOS/slope0"], "has no labels"),
-        ("one class", ["linear", "--train", "MADE"], "has one class, only; there must be at least two"),
-        (None, ["lowshot", "--shots", "1,64"], "are to be drawn; ask for --shots 1"),
-        ("new class", ["semisup", "--test", "MADE"], "class slope9 of .* has no training image"),
-        (None, ["knn", "--test", "PHOTOS"], "48 files are among the training and the test images"),
+        ("one class", ["linear", "--train", "MADE"], "has only one class, only; at least two are needed"),
+        (None, ["lowshot", "--shots", "1,64"], "but --shots asks for 64; use --shots 1"),
+        ("new class", ["semisup", "--test", "MADE"], "class slope9 of .* has no training images"),
+        (None, ["knn", "--test", "PHOTOS"], "48 files are in both the training and the test images"),
         ("some labels", ["knn", "--train", "MADE/t.csv"], "1 images of .* have no label"),
         (None, ["knn", "--neighbours", "0"], "neighbours is 0; it must be at least 1"),
-        (None, ["knn", "--neighbours", "500"], "neighbours is 500, and there are 38 training images"),
+        (None, ["knn", "--neighbours", "500"], "--neighbours is 500, but there are only 38 training images"),
         (None, ["lowshot", "--shots", "[]"], "shots is empty"),
         ("ones", ["knn", "--train", "MADE"], "no class of .* has two images"),
         (None, ["linear", "--views", "upside-down"], "views is 'upside-down'; it takes auto or augmented or cached"),
         (None, ["quiz"], "invalid choice: 'quiz'"),
         (None, ["knn", "--shots", "1"], "unrecognized arguments: --shots"),
-        (None, ["knn", "--train", "VOC2007:PHOTOS"], "is not laid out as VOC"),
-        (None, ["knn", "--train", "Places205:PHOTOS"], "has no train_places205.csv"),
+        (None, ["knn", "--train", "VOC2007:PHOTOS"], "does not have the layout of VOC"),
+        (None, ["knn", "--train", "Places205:PHOTOS"], "train_places205.csv was not found in ROOT"),
         (None, ["knn", "--train", "ImageNet:PHOTOS"], "has no folder train"),
-        (None, ["knn", "--name", "../x"], "signs that no file name should"),
+        (None, ["knn", "--name", "../x"], "is not allowed in a file name"),
     ],
 )
 def test_bad_input(make, arguments, sentence, trained, photos, tmp_path, capsys):
@@ -637,7 +637,7 @@ def test_bad_input(make, arguments, sentence, trained, photos, tmp_path, capsys)
 def test_an_unfinished_run_and_the_same_images_twice(trained):
     digits = np.random.default_rng(0).integers(0, 255, (30, 20, 20), dtype=np.uint8)
     one, two = open_source(digits), open_source(digits.copy())
-    with pytest.raises(UserError, match="are the same images"):
+    with pytest.raises(UserError, match="contain the same images"):
         protocols.check_apart(one, two)
     protocols.check_apart(one, open_source(255 - digits))
     (trained.path / "encoder.safetensors").unlink()

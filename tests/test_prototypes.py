@@ -97,7 +97,7 @@ def test_warm_start_begins_at_the_last_means():
     assert torch.equal(first.assignment, second.assignment)
 
 
-def test_parent_holds_most_of_the_members():
+def test_the_parent_contains_most_members():
     fine = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
     coarse = torch.tensor([1, 1, 0, 0, 0, 0, 1, 0, 1])  # of fine 2's members two are in each: the smaller number
     assert parents(fine, coarse).tolist() == [1, 0, 0]

@@ -26,7 +26,7 @@ from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.report import charts, drawing, thumbnails
 from protonce.report.folders import write_folders
-from protonce.report.hierarchy import NO_LABEL, Level, alike, classes_of, levels, outliers, purity
+from protonce.report.hierarchy import NO_LABEL, Level, alike, classes_of, cluster_purity, levels, outliers
 from protonce.report.page import write_report
 from protonce.report.scatter import tsne
 from protonce.results import images_tested, scores
@@ -78,12 +78,12 @@ def test_members_are_sorted_by_prototype_and_distance():
         assert order[start[c] : start[c + 1]].tolist() == expected
 
 
-def test_purity_by_a_loop():
+def test_cluster_purity_matches_a_loop():
     rng = np.random.default_rng(1)
     assignment, classes = rng.permutation(np.arange(200) % 9), rng.integers(0, 5, 200)
     known = (rng.random(200) < 0.5) & (assignment != 3)  # of cluster 3 no image has a label
     for labelled in (known, np.ones(200, dtype=bool)):
-        share, label, number = purity(assignment, classes, labelled)
+        share, label, number = cluster_purity(assignment, classes, labelled)
         for c in range(9):
             counts = np.bincount(classes[(assignment == c) & labelled], minlength=5)
             assert number[c] == counts.sum()
@@ -96,7 +96,7 @@ def test_purity_by_a_loop():
                 assert label[c] == -1
 
 
-def test_images_without_a_label_are_no_class_among_classes():
+def test_unlabelled_images_form_the_last_class():
     assert classes_of(None) == ([], None)
     names, codes = classes_of(["cat", "", "ant", "cat"])
     assert names == ["ant", "cat", NO_LABEL]
@@ -105,7 +105,7 @@ def test_images_without_a_label_are_no_class_among_classes():
     assert classes_of(["b", "a"])[0] == ["a", "b"]
 
 
-def test_outliers_are_judged_by_shared_prototypes_alone():
+def test_outliers_are_judged_only_by_shared_prototypes():
     coarse = level([0, 0, 0, 1], [0.1, 0.5, 0.2, 0.0])
     fine = level([0, 1, 0, 2], [0.05, 0.0, 0.3, 0.0])  # 1 and 3 are alone in their fine clusters, 3 in both
     order, distance = outliers([coarse, fine])
@@ -113,7 +113,7 @@ def test_outliers_are_judged_by_shared_prototypes_alone():
     assert distance.tolist() == pytest.approx([np.inf, 0.5, 0.2, 0.05])
 
 
-def test_pairs_that_look_alike_by_brute_force(monkeypatch):
+def test_near_duplicates_match_brute_force(monkeypatch):
     v = F.normalize(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)), dim=1)
     v[33] = v[7]  # a duplicate
     assignment = np.arange(50) % 2
@@ -131,7 +131,7 @@ def test_pairs_that_look_alike_by_brute_force(monkeypatch):
     assert alike(v, level(np.arange(50)), most=10) == []  # nobody has company
 
 
-def test_what_only_rounding_parts_keeps_the_order_of_the_images():
+def test_images_equal_up_to_rounding_keep_their_order():
     """Whole distances with noise: members and outliers come in the order of the whole ones."""
     rng = np.random.default_rng(2)
     assignment, whole = rng.permutation(np.arange(120) % 4), rng.integers(0, 5, 120)
@@ -143,7 +143,7 @@ def test_what_only_rounding_parts_keeps_the_order_of_the_images():
     assert outliers([noisy])[0].tolist() == sorted(range(120), key=lambda i: (-whole[i], i))
 
 
-def test_of_several_copies_the_first_is_the_pair():
+def test_copies_are_paired_with_the_first():
     """Copies that rounding parts, in two clusters: each is paired with the first other one, at distance 0."""
     rng = np.random.default_rng(3)
     which = rng.permutation(np.arange(60) % 12)
@@ -175,7 +175,7 @@ def test_the_hierarchy_of_a_run_is_its_prototypes(trained):
 # Thumbnails
 
 
-def test_all_images_get_a_thumbnail_or_the_ones_that_matter():
+def test_all_images_or_the_closest_get_a_thumbnail():
     rng = np.random.default_rng(0)
     coarse = level(rng.permutation(np.arange(300) % 4), rng.random(300))
     fine = level(rng.permutation(np.arange(300) % 30), rng.random(300))
@@ -190,7 +190,7 @@ def test_all_images_get_a_thumbnail_or_the_ones_that_matter():
         assert set(order[start[:-1]]) <= set(chosen)
 
 
-def test_a_sheet_shows_each_image_at_its_place(photos, monkeypatch):
+def test_sheets_show_each_image_at_its_position(photos, monkeypatch):
     source = open_source(photos)
     images = np.arange(0, 48, 2)
     monkeypatch.setattr(thumbnails, "COLUMNS", 5)
@@ -230,7 +230,7 @@ def test_the_map_keeps_neighbours():
     assert (groups[nearest] == groups).float().mean() > 0.95
 
 
-def test_the_map_of_images_that_are_few_or_alike():
+def test_the_map_of_few_or_identical_images():
     assert tsne(torch.randn(4, 3)) is None
     assert tsne(torch.ones(40, 3)) is None
     mostly = torch.ones(60, 3)
@@ -244,7 +244,7 @@ def test_the_map_of_images_that_are_few_or_alike():
 # The charts
 
 
-def test_curves_are_the_lines_of_metrics_and_ami_is_that_of_the_kept_assignments(trained):
+def test_charts_show_the_metrics_and_the_ami_of_saved_assignments(trained):
     _, labels = trained.images
     found = {chart.name: chart for chart in charts.training(trained, labels)}
     records = trained.metrics
@@ -269,7 +269,7 @@ def test_a_histogram_counts_every_cluster():
             assert count == ((size > left) & (size < right)).sum()
 
 
-def test_runs_are_compared_where_they_have_as_many_clusters():
+def test_runs_with_equal_numbers_of_clusters_are_compared():
     rng = np.random.default_rng(0)
     few, many, more = (level(np.r_[np.arange(k), rng.integers(0, k, 200)]) for k in (5, 10, 20))
     found = charts.sizes({"other": [many], "mine": [few, many, more]})
@@ -286,7 +286,7 @@ def test_low_shot_results_become_a_curve_over_k():
 
 
 @pytest.mark.parametrize("value", [None, "good", [1, 2], {"a": {"b": 1}}, True, float("nan"), {"mean": None}])
-def test_a_metric_that_is_no_number_is_shown_as_it_is(value):
+def test_a_metric_that_is_not_a_number_is_shown_as_text(value):
     (found,) = scores({"protocol": "knn", "metrics": {"accuracy": value}})
     assert found.mean is None
     assert found.text == json.dumps(value)
@@ -294,25 +294,25 @@ def test_a_metric_that_is_no_number_is_shown_as_it_is(value):
     assert images_tested({"data": None}) == images_tested({}) == ""
 
 
-def test_each_line_has_a_colour_of_its_own():
+def test_each_line_has_a_distinct_colour():
     """Names that begin alike are two lines all the same; a dashed line shares the colour of its own."""
     lines = [charts.Line(f"k = {k}", [1, 2], [k, k]) for k in (10, 100, 1000)]
     lines.append(charts.Line("by guessing", [1, 2], [5, 5], of="k = 100"))
-    drawn = drawing.draw(charts.Chart("a", "b", "c", "epoch", "y", lines)).axes[0].lines
+    drawn = drawing.draw_chart(charts.Chart("a", "b", "c", "epoch", "y", lines)).axes[0].lines
     colours = [line.get_color() for line in drawn]
     assert len(set(colours)) == 3
     assert colours[3] == colours[1]
 
 
-def test_a_figure_takes_the_colour_of_the_page_and_runs_nothing():
+def test_a_figure_uses_the_page_colour_and_contains_no_script():
     line = charts.Line("<script>alert(1)</script>", [1, 2], [3, 4])
     other = charts.Line("$x", [1, 2], [3, 5])
-    text = drawing.svg(drawing.draw(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
+    text = drawing.svg(drawing.draw_chart(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
     assert "<script" not in text
     assert text.count("</svg>") == 1
     assert "currentColor" in text
     assert "$x" in text
-    assert text == drawing.svg(drawing.draw(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
+    assert text == drawing.svg(drawing.draw_chart(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
 
 
 # The page
@@ -334,7 +334,7 @@ def page(trained_once, tmp_path_factory):
     return Text(write_report(run, quiet=True))
 
 
-def test_the_page_tells_what_happened(page):
+def test_the_page_summarises_the_run(page):
     for said in ("48 of", "3 classes", "PCL, recipe small-v2", "resnet10t, width 4", "4 / 8, coarse to fine"):
         assert said in page.text
     assert "0.625" in page.text
@@ -347,7 +347,7 @@ def test_the_page_tells_what_happened(page):
     assert "fingerprint" in page.text
 
 
-def test_the_page_knows_every_image_and_its_prototypes(page, trained):
+def test_the_page_lists_every_image_and_its_prototypes(page, trained):
     names, labels = trained.images
     assert page.data["names"] == names
     assert [page.data["classes"][i] for i in page.data["labels"]] == labels
@@ -391,7 +391,7 @@ def test_the_command_on_the_page_trains_the_same_run(page, trained, tmp_path):
     assert ours == again
 
 
-def test_the_command_knows_places_and_lists_as_the_command_line_takes_them(trained, tmp_path, monkeypatch):
+def test_the_command_quotes_paths_and_lists(trained, tmp_path, monkeypatch):
     """A place with spaces and a comma, relative when it was named; and a list with nothing in it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained.path, "my run, the first")
@@ -420,14 +420,14 @@ def test_a_run_of_60_images_without_labels_and_with_one_granularity(tmp_path):
     run = protonce.train(make(tmp_path / "photos", 60), tmp_path / "run", epochs=1, quiet=True, **settings)
     page = Text(write_report(run, quiet=True))
     assert "no labels" in page.text
-    assert "No evaluation yet" in page.text
+    assert "No evaluations yet" in page.text
     assert page.data["labels"] is None
     assert page.data["levels"][0]["purity"] is None
     assert page.data["levels"][0]["parent"] is None
     assert len(page.data["map"]["images"]) == 60
 
 
-def test_a_run_of_which_one_image_has_a_label(trained):
+def test_a_run_with_one_labelled_image(trained):
     path = trained.path
     header, first, *others = (path / "images.csv").read_text().splitlines()
     others = [line.rpartition(",")[0] + "," for line in others]
@@ -467,7 +467,7 @@ def test_a_run_that_was_interrupted_after_an_epoch(trained):
         write_report(Run(path), quiet=True)
 
 
-def test_images_that_are_gone_or_have_moved(tmp_path):
+def test_missing_or_moved_images(tmp_path):
     photos = make(tmp_path / "photos", 48, classes=3)
     run = protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
     photos.rename(tmp_path / "moved")
@@ -483,7 +483,7 @@ def test_images_that_are_gone_or_have_moved(tmp_path):
 
 def test_more_images_than_the_page_lists(trained, monkeypatch):
     monkeypatch.setattr("protonce.report.payload.LISTED", 30)
-    monkeypatch.setattr("protonce.report.thumbnails.MOST", 20)
+    monkeypatch.setattr("protonce.report.thumbnails.MAX_THUMBNAILS", 20)
     monkeypatch.setattr("protonce.report.scatter.POINTS", 10)
     monkeypatch.setattr("protonce.report.content.ODD", 2)
     page = Text(write_report(trained, quiet=True))
@@ -515,7 +515,7 @@ def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
         write_report(trained, against=Run(other.path), quiet=True)
 
 
-def test_vectors_have_a_map_and_no_pictures(tmp_path):
+def test_vectors_have_a_map_but_no_thumbnails(tmp_path):
     class Items:
         labels = tuple(str(i % 2) for i in range(40))
 
@@ -540,15 +540,15 @@ def test_vectors_have_a_map_and_no_pictures(tmp_path):
     page = Text(write_report(run, data=Items(), quiet=True))
     assert page.data["pictured"] == []
     assert len(page.data["map"]["images"]) == 40
-    assert "of the user's own" in page.text
+    assert "custom" in page.text
     assert "This run was trained from Python" in page.text
     page = Text(write_report(Run(run.path), quiet=True))  # as the command line sees it
-    assert "Some of this page is left out" in page.text
+    assert "Parts of this page are missing" in page.text
     with pytest.raises(UserError, match="are not images"):
         write_folders(run, tmp_path / "folders", data=Items(), quiet=True)
 
 
-def test_an_encoder_that_is_not_there_leaves_the_pictures(photos, tmp_path):
+def test_without_the_encoder_thumbnails_remain(photos, tmp_path):
     class Mean(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -636,19 +636,19 @@ def test_awkward_names_survive(tmp_path):
     linked = {file.resolve().name for file in (tmp_path / "out" / "0-k4").rglob("*.png")}
     assert linked == {p.name for p in photos.iterdir()}
     for out in (photos / "groups", photos):
-        with pytest.raises(UserError, match=r"lies among the images|is not empty"):
+        with pytest.raises(UserError, match=r"is inside the image folder|is not empty"):
             write_folders(run, out, quiet=True)
 
 
-def test_images_that_all_look_alike_have_no_map(tmp_path):
+def test_identical_images_have_no_map(tmp_path):
     images = np.full((40, 16, 16), 90, dtype=np.uint8)
     run = protonce.train(images, tmp_path / "run", epochs=1, quiet=True, **SMALL)
     page = Text(write_report(run, data=images, quiet=True))
-    assert "There is no map: all images look alike to the encoder" in page.text
+    assert "There is no map: the encoder maps all images to the same features" in page.text
     assert page.data["alike"][0][2] == 0
 
 
-def test_the_page_keeps_to_its_weight(trained, monkeypatch):
+def test_the_page_has_a_maximum_size(trained, monkeypatch):
     usual = write_report(trained, quiet=True).stat().st_size
     monkeypatch.setattr("protonce.report.page.BYTES", usual - 5_000)
     page = Text(write_report(trained, quiet=True))

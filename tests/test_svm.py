@@ -16,7 +16,7 @@ def points(n=120, classes=3, seed=0):
     return svm.unit(centres[codes] + rng.normal(size=(n, 6))), codes, codes[:, None] == np.arange(classes)
 
 
-def test_one_machine_a_class_is_scikit_learns():
+def test_one_svm_per_class_matches_scikit_learn():
     """Positives weighing twice is the same as seeing each twice; the highest score is the class."""
     train, codes, marks = points()
     test, truth, _ = points(seed=1)
@@ -32,7 +32,7 @@ def test_one_machine_a_class_is_scikit_learns():
     assert 0.5 < expected < 1
 
 
-def test_cross_validation_takes_a_cost_that_does_best():
+def test_cross_validation_chooses_the_best_cost():
     train, _, marks = points()
     positive = marks[:, 0]
     fold = np.empty(len(positive), dtype=int)
@@ -64,7 +64,7 @@ def test_precision_never_rises_with_recall(seed):
     assert svm.average_precision(scores, positive, eleven_points=True) == pytest.approx(np.mean(eleven))
 
 
-def test_what_is_difficult_to_see():
+def test_difficult_images_by_both_rules():
     """Ranked: yes, difficult, yes, no. Ignored: both hits first, AP 1. As published, a miss: (1 + 2/3) / 2."""
     scores, marks = np.array([[4.0], [3.0], [2.0], [1.0]]), np.array([[1], [0], [1], [-1]], dtype=np.int8)
     assert svm.mean_average_precision(scores, marks, ignore_difficult=True)[0] == pytest.approx(1)
@@ -74,14 +74,14 @@ def test_what_is_difficult_to_see():
     assert eleven == pytest.approx((6 + 5 * 2 / 3) / 11)
 
 
-def test_a_class_that_no_test_image_shows_does_not_count():
+def test_a_class_without_positive_test_images_is_ignored():
     scores, marks = np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([[1, -1], [-1, -1]], dtype=np.int8)
     means, by_class = svm.precisions(scores, marks, ["cat", "dog"], eleven_points=False)
     assert means == {"map": 1.0, "map_devkit": 1.0}
     assert by_class["map"] == {"cat": 1.0}
 
 
-def test_folds_part_images_not_rows():
+def test_all_rows_of_an_image_are_in_the_same_fold():
     """An image that stands twice is in one fold only: its copy would know the answer."""
     train, _, marks = points()
     images = np.concatenate([np.arange(120), np.arange(1, 41)])  # a copy is not a whole number of folds away
@@ -101,7 +101,7 @@ def test_folds_part_images_not_rows():
 
 
 @pytest.mark.parametrize("positives", [0, 1, 2, 119, 120])
-def test_too_few_for_cross_validation_or_for_any_machine(positives):
+def test_too_few_images_for_cross_validation_or_an_svm(positives):
     train, _, _ = points()
     positive = np.arange(120) < positives
     scores, costs = svm.decisions(train, positive[:, None], train, None)
@@ -112,20 +112,22 @@ def test_too_few_for_cross_validation_or_for_any_machine(positives):
 
 def test_draws_are_k_of_each_class_and_independent():
     members = [np.arange(25), np.arange(20, 40)]  # five images show both
-    drawn = [lowshot.draw(members, 3, seed=0, number=i) for i in range(5)]
+    drawn = [lowshot.draw_shots(members, 3, seed=0, number=i) for i in range(5)]
     for chosen in drawn:
         assert len(chosen) == 6
         for c, part in enumerate((chosen[:3], chosen[3:])):
             assert len(set(part)) == 3
             assert set(part) <= set(members[c])
     assert len({tuple(chosen) for chosen in drawn}) == 5
-    assert (lowshot.draw(members, 3, seed=0, number=1) == drawn[1]).all()
+    assert (lowshot.draw_shots(members, 3, seed=0, number=1) == drawn[1]).all()
 
 
 def test_too_few_images_of_a_class():
     members = [np.arange(9), np.arange(3)]
     lowshot.check_shots(members, ["cat", "dog"], [1, 2], "photos")
-    with pytest.raises(UserError, match=r"class dog has 3 images in photos, and 16 are .* ask for --shots 1,2"):
+    with pytest.raises(
+        UserError, match=r"class dog has only 3 images in photos, but --shots asks for 16; use --shots 1,2"
+    ):
         lowshot.check_shots(members, ["cat", "dog"], [1, 2, 16], "photos")
 
 
@@ -136,7 +138,7 @@ def test_class_means_by_hand():
     np.testing.assert_allclose(scores, [[-0.5, -2.0], [-2.5, 0.0]])  # the means are (1/2, 1/2) and (-1, 0)
 
 
-def test_images_that_score_alike_up_to_rounding_are_ranked_as_alike():
+def test_scores_equal_up_to_rounding_are_ties():
     """Whole scores with noise: the AP is that of the whole scores, the later of two alike standing first."""
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -147,14 +149,14 @@ def test_images_that_score_alike_up_to_rounding_are_ranked_as_alike():
         assert svm.average_precision(whole + rng.uniform(-1e-8, 1e-8, 50), positive) == pytest.approx(expected)
 
 
-def test_of_costs_that_do_equally_well_the_smallest_is_taken(monkeypatch):
+def test_the_smallest_of_equally_good_costs_is_chosen(monkeypatch):
     train, _, marks = points()
     found = iter(0.9 + 1e-15 * np.arange(15))  # three folds for each cost
     monkeypatch.setattr(svm, "average_precision", lambda *_: next(found))
     assert svm.best_cost(train, marks[:, 0]) == svm.COSTS[0]
 
 
-def test_of_classes_equally_near_the_first_wins():
+def test_the_first_of_equally_near_classes_wins():
     """The same images drawn for two classes: their features are those of copies, and differ by rounding."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(6, 33))

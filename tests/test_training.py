@@ -517,7 +517,7 @@ def test_a_run_resumes_where_files_have_come_and_gone(photos, large_photos, tmp_
 
     (folder / names[3]).unlink()
     run = protonce.train(folder, tmp_path / "run", resume=True, **settings)
-    assert f"note: {names[3]} can no longer be read (it is gone); another" in capsys.readouterr().err
+    assert f"note: {names[3]} can no longer be read (file not found); another" in capsys.readouterr().err
     assert run.finished
     assert run.images[0] == names
     assert (run.path / "skipped.csv").read_text().count(names[3]) == 1

@@ -46,17 +46,17 @@ def test_from_a_checkpoint_of_another_program(tmp_path, prefix, nested):
     assert not loaded.missing
     assert loaded.left_over == [prefix + "fc.weight"]
     assert same(new.backbone, old.backbone)
-    assert "not used: " + prefix + "fc.weight" in str(loaded)
+    assert "unused: " + prefix + "fc.weight" in str(loaded)
 
 
-def test_what_does_not_fit_stays_new_and_is_named(tmp_path):
+def test_tensors_that_do_not_fit_are_reported_as_randomly_initialised(tmp_path):
     old, new = encoder(), encoder()
     state = {name: value.contiguous() for name, value in old.backbone.state_dict().items()}
     state["conv1.weight"] = torch.zeros(4, 3, 7, 7)
     save_file(state, tmp_path / "old.safetensors")
     loaded = start_from(str(tmp_path / "old.safetensors"), new)
     assert loaded.missing == ["conv1.weight"]
-    assert "new: conv1.weight" in str(loaded)
+    assert "randomly initialised: conv1.weight" in str(loaded)
 
 
 class _Evil:
@@ -69,10 +69,10 @@ class _Evil:
     [
         (lambda p: p / "absent.pth", "does not exist"),
         (lambda p: p, "folder without encoder.safetensors"),
-        (lambda p: _saved(p, {"other": torch.zeros(3)}), "no weight that fits the backbone"),
-        (lambda p: _saved(p, [1, 2]), "holds no tensors"),
-        (lambda p: _saved(p, _Evil()), "read safely"),
-        (lambda p: _text(p), "read safely"),
+        (lambda p: _saved(p, {"other": torch.zeros(3)}), "no weights that fit the backbone"),
+        (lambda p: _saved(p, [1, 2]), "contains no named tensors"),
+        (lambda p: _saved(p, _Evil()), "loaded safely"),
+        (lambda p: _text(p), "loaded safely"),
         (lambda p: "timm:resnet10000", "timm has no model"),
     ],
 )
@@ -112,17 +112,17 @@ def test_timm_weights_come_from_the_hubs_cache(tmp_path, monkeypatch):
     assert torch.equal(new.backbone.conv1[0].weight, model.conv1[0].weight)
 
 
-def test_timm_weights_that_cannot_be_had_are_one_sentence(tmp_path, monkeypatch):
+def test_unavailable_timm_weights_are_a_one_line_error(tmp_path, monkeypatch):
     import huggingface_hub.constants as hub
 
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match="weights of timm:resnet10t cannot be had") as error:
+    with pytest.raises(UserError, match="weights of timm:resnet10t are not available") as error:
         start_from("timm:resnet10t", encoder())
     assert "\n" not in str(error.value)
 
 
-def test_weights_for_images_of_one_size_bring_it_along(photos, tmp_path):
+def test_weights_for_a_fixed_image_size_set_it(photos, tmp_path):
     """A ViT's places are for one size; a ResNet takes the images as they come."""
     for name, size in (("vit_tiny_patch16_224", 224), ("resnet10t", 20)):
         request = Request(str(photos), tmp_path / name, settings={"init": f"timm:{name}"})
@@ -133,7 +133,7 @@ def test_weights_for_images_of_one_size_bring_it_along(photos, tmp_path):
 def test_training_starts_from_a_run_and_takes_its_architecture(trained, photos, tmp_path, capsys):
     settings = {k: SMALL[k] for k in ("image_size", "clusters", "batch_size")}
     protonce.train(photos, tmp_path / "r", init=str(trained.path), epochs=1, recipe="pcl-v1", **settings)
-    assert "tensors of the backbone from" in capsys.readouterr().err
+    assert "backbone tensors from" in capsys.readouterr().err
     begun = protonce.load(tmp_path / "r").settings
     assert (begun.backbone, begun.width, begun.stem, begun.dim, begun.tau) == ("resnet10t", 4, "small", 16, 0.1)
     fresh = protonce.train(photos, tmp_path / "f", epochs=1, quiet=True, **SMALL)

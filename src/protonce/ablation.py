@@ -11,8 +11,8 @@ from rich.console import Console
 from protonce.api import train
 from protonce.errors import UserError
 from protonce.evaluate.options import SemisupOptions
-from protonce.evaluate.protocols import evaluate, parted
-from protonce.evaluate.task import labels_of
+from protonce.evaluate.protocols import evaluate, train_and_test
+from protonce.evaluate.task import single_labels
 from protonce.files import write_whole
 from protonce.methods import registry
 from protonce.methods.options import PCLOptions
@@ -112,8 +112,8 @@ def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) 
             f"with {epochs} epochs the warm-up takes {warmup}, so that rows would not differ; "
             "train for more epochs, or set --warmup-epochs"
         )
-    labelled, _, _ = parted(plan.source, data, test, plan.settings.seed)
-    return len(set(labels_of(labelled)))  # fine-tuning takes one class an image
+    labelled, _, _ = train_and_test(plan.source, data, test, plan.settings.seed)
+    return len(set(single_labels(labelled)))  # fine-tuning takes one class an image
 
 
 def _print(rows: list[Row], metric: str, share: float, out: Path) -> None:

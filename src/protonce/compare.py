@@ -1,4 +1,4 @@
-"""How systems are compared, everywhere: one code path for every row of a table."""
+"""Compare systems: one code path for every row of a table."""
 
 import statistics
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ NEIGHBOURS = 20
 
 @dataclass(frozen=True)
 class Row:
-    """A system and its two numbers, on images that no training saw."""
+    """Scores of a system on images that were not used in training."""
 
     name: str
-    knn: float  # accuracy by the finest labels
-    ami: float  # of k-means with as many clusters as there are finest labels, mean of 5 starts
+    knn: float  # accuracy for the finest labels
+    ami: float  # of k-means with as many clusters as finest labels, mean of 5 starts
 
 
 def score(name: str, train: Tensor, test: Tensor, train_source: Source, test_source: Source) -> Row:
-    """Compare features (n, D) of training images with those (q, D) of test images."""
+    """Score features (n, D) of training images and (q, D) of test images."""
     assert train_source.labels is not None
     assert test_source.labels is not None
-    # Raw pixels know no neighbourhood beyond the nearest image: they get the better of two chances.
+    # Raw pixels are often best with one neighbour, so they get the better of two choices of k.
     choices = (1, NEIGHBOURS) if name == "raw-pixels" else (NEIGHBOURS,)
     best = max(knn_accuracy(train, train_source.labels, test, test_source.labels, k=k) for k in choices)
     return Row(name, knn=best, ami=ami(test, test_source.labels))
@@ -35,7 +35,7 @@ def score(name: str, train: Tensor, test: Tensor, train_source: Source, test_sou
 
 @dataclass(frozen=True)
 class Lead:
-    """Paired differences between two systems, one a seed, and whether they make a lead."""
+    """Paired differences between two systems, one per seed, and whether one leads."""
 
     mean: float
     std: float  # of the differences, with n - 1
@@ -45,10 +45,10 @@ class Lead:
 
 
 def lead(differences: Sequence[float]) -> Lead:
-    """A lead is: over at least 5 seeds the mean exceeds the standard deviation, and 4 of 5 are positive.
+    """A system leads if, over at least 5 seeds, the mean exceeds the standard deviation and 4 of 5 are positive.
 
     Args:
-        differences: of the same score, by seed, at least two.
+        differences: of the same score, one per seed, at least two.
     """
     mean, std = statistics.fmean(differences), statistics.stdev(differences)
     positive, seeds = sum(d > 0 for d in differences), len(differences)

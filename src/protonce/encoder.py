@@ -18,8 +18,8 @@ from protonce.errors import UserError
 class Encoder(nn.Module):
     """v = f_θ(x): backbone, head, L2 normalisation.
 
-    While it is trained it may compute in lower precision (`autocast`), and show its batch norm the batch in `splits`
-    parts, as that many GPUs would. What it returns is float32.
+    In training it may compute in lower precision (`autocast`) and apply batch norm to `splits` parts of the batch
+    separately, as on several GPUs. Outputs are float32.
     """
 
     def __init__(self, backbone: nn.Module, feature_dim: int, head: str, dim: int) -> None:
@@ -32,7 +32,7 @@ class Encoder(nn.Module):
             self.head = nn.Sequential(
                 nn.Linear(feature_dim, feature_dim), nn.ReLU(inplace=True), nn.Linear(feature_dim, dim)
             )
-        if all(p.ndim < 5 for p in backbone.parameters()):  # the fast layout of images; volumes have none
+        if all(p.ndim < 5 for p in backbone.parameters()):  # faster for images; not available for volumes
             self.to(memory_format=torch.channels_last)
         self.splits = 1
         self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -57,47 +57,47 @@ class Encoder(nn.Module):
 
 
 def build(settings: Resolved, backbone: nn.Module | None = None, example: Tensor | None = None) -> Encoder:
-    """A new encoder, its weights drawn by the seed.
+    """Build a new encoder with random weights.
 
     Args:
         settings: backbone, width, stem, head, dim, image_size and seed.
-        backbone: the user's own module, (B, ...) to (B, D); None: `settings.backbone` of timm.
-        example: a batch of views, needed to learn D of the user's own module.
+        backbone: a custom module, (B, ...) to (B, D); None: `settings.backbone` from timm.
+        example: a batch of views, needed to infer D of a custom module.
 
     Raises:
-        UserError: there is no such backbone, or the user's module does not return (B, D).
+        UserError: the backbone does not exist, or the custom module does not return (B, D).
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(randomness.key(settings.seed, "weights"))
         if backbone is None:
             backbone = timm_backbone(settings)
             example = torch.zeros(2, 3, settings.image_size, settings.image_size)
-        assert example is not None, "an own backbone comes with an example of its views"
+        assert example is not None, "a custom backbone needs an example of its views"
         feature_dim = _feature_dim(backbone, example)
         return Encoder(backbone, feature_dim, settings.head, settings.dim)
 
 
 def batch_norms(encoder: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """The layers that normalise by the batch."""
+    """The batch norm layers of an encoder."""
     return [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
 def fixed_size(backbone: str) -> int | None:
-    """The one size of images that timm's weights of a backbone are for, as a ViT's are; None: any will do."""
+    """Fixed image size of a timm backbone, such as a ViT; None: any size."""
     config = timm.get_pretrained_cfg(backbone)
     return None if config is None or not config.fixed_input_size else int(config.input_size[-1])
 
 
 def timm_backbone(settings: Resolved) -> nn.Module:
-    """A new backbone of timm, (B, 3, s, s) to (B, D).
+    """Create a timm backbone, (B, 3, s, s) to (B, D).
 
     Raises:
-        UserError: timm has none of this name, or not for such images.
+        UserError: timm has no such backbone, or it does not support the image size.
     """
     name = settings.backbone
     if not timm.is_model(name):
         close = get_close_matches(name, timm.list_models(), n=3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else "; timm.list_models() lists them"
+        hint = f"; did you mean {' or '.join(close)}?" if close else "; see timm.list_models()"
         raise UserError(f"timm has no backbone {name!r}{hint}")
     options: dict[str, Any] = {}
     is_resnet = timm.models.is_model_in_modules(name, ["resnet"])
@@ -115,7 +115,7 @@ def timm_backbone(settings: Resolved) -> nn.Module:
         ) from None
     if settings.stem == "small":
         if not is_resnet:
-            raise UserError(f"the small stem is for ResNets; backbone {name} is none: set stem to standard")
+            raise UserError(f"stem small is only available for ResNets, not for {name}; set stem to standard")
         channels = backbone.bn1.num_features
         backbone.conv1 = nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -130,7 +130,7 @@ def _feature_dim(backbone: nn.Module, example: Tensor) -> int:
             features = backbone.eval()(example)
     except RuntimeError as error:
         why = " ".join(str(error).split())
-        raise UserError(f"the backbone cannot take views of shape {tuple(example.shape[1:])}: {why}") from None
+        raise UserError(f"the backbone does not accept views of shape {tuple(example.shape[1:])}: {why}") from None
     backbone.train(training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__

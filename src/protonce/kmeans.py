@@ -1,7 +1,7 @@
-"""k-means: one function, two engines.
+"""k-means with two engines, faiss and torch.
 
-faiss is the paper's choice and the faster one on a CPU; torch serves macOS, where faiss and torch clash, and
-GPUs without faiss-gpu. Both start from the same centroids and do the same number of Lloyd's iterations.
+faiss is used in the paper and is faster on a CPU; torch is for macOS, where faiss and torch conflict, and for GPUs
+without faiss-gpu. Both start from the same centroids and run the same number of Lloyd's iterations.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -13,12 +13,12 @@ from torch import Tensor
 
 Engine = Literal["faiss", "torch"]
 _BLOCK = 1 << 24  # distances held at once
-_ROWS = 1 << 10  # rows hashed at once, so that they stay in the cache
+_ROWS = 1 << 10  # rows hashed at once, small enough for the cache
 _SPLIT = 1 / 1024  # how far the halves of a split cluster move apart, relative to its centroid (as faiss does)
 
 
 class KMeans(NamedTuple):
-    """What k-means found. No cluster is empty, so there may be fewer than were asked for.
+    """Result of k-means. No cluster is empty, so there may be fewer than requested.
 
     Identical points are in the same cluster.
     """
@@ -43,17 +43,17 @@ def k_means(
 
     Args:
         points: (n, d), at least one.
-        k: clusters asked for; reduced to the number of distinct points.
-        generator: draws the starts.
+        k: requested number of clusters; reduced to the number of distinct points.
+        generator: for the random starts and the sample.
         iterations: of Lloyd's algorithm, for each start.
-        starts: random starts, the best of which is kept; the first of those that are equally good up to rounding. With
-            `init` there is one start.
-        init: centroids to start from, (k', d); used where k' is the number of clusters.
-        sample: fit the means to this many random points (0: all); all are assigned in the end.
+        starts: random starts, of which the best is returned, or the first if several are equally good up to rounding;
+            ignored if `init` is used.
+        init: initial centroids, (k', d); used if k' is the number of clusters.
+        sample: number of random points to which the means are fitted (0: all); all points are assigned in the end.
         engine: "faiss" or "torch".
 
     Raises:
-        ValueError: there is no point, or k is below 1.
+        ValueError: there are no points, or k is below 1.
     """
     if points.ndim != 2 or len(points) == 0 or k < 1:
         raise ValueError(f"k-means needs points (n, d) and k >= 1, got {tuple(points.shape)} and k = {k}")
@@ -65,7 +65,7 @@ def k_means(
     distinct = first_of_each(fitted)
     k = min(k, len(distinct))
     lloyd = _lloyd_faiss if engine == "faiss" else _lloyd_torch
-    noise = 1e-12 * points.norm().item() ** 2  # what rounding leaves of an objective that should be 0
+    noise = 1e-12 * points.norm().item() ** 2  # rounding error of an objective that should be 0
 
     best: KMeans | None = None
     for _ in range(1 if init is not None and len(init) == k else starts):
@@ -81,13 +81,13 @@ def k_means(
 
 
 def first_of_each(points: Tensor) -> Tensor:
-    """Indices of the first of each group of identical points, in order; (distinct,)."""
+    """Sorted indices of the first of each group of identical points; (distinct,)."""
     original = originals(points)
     return (original == torch.arange(len(points), device=points.device)).nonzero()[:, 0]
 
 
 def originals(points: Tensor) -> Tensor:
-    """For each point the index of the first point that is identical to it; (n,)."""
+    """Index of the first point that is identical to each point; (n,)."""
     _, first, group = np.unique(_hashes(points), return_index=True, return_inverse=True)
     return torch.from_numpy(first[group]).to(points.device)
 
@@ -95,8 +95,8 @@ def originals(points: Tensor) -> Tensor:
 def _hashes(points: Tensor) -> NDArray[np.uint64]:
     """A 64-bit hash of each row, (n,): different rows share one with a probability of about 2^-58.
 
-    So identical points are found without sorting rows, which would be slow. Integer arithmetic modulo 2^64 is exact in
-    any order: unlike a projection to a line, the hash of a row does not depend on where the row stands.
+    Hashes find identical points without sorting rows, which would be slow. Integer arithmetic modulo 2^64 is exact in
+    any order: unlike a projection to a line, the hash of a row does not depend on its position.
     """
     points = points if points.dtype == torch.float64 else points.float()
     bits = np.uint64 if points.dtype == torch.float64 else np.uint32
@@ -106,7 +106,7 @@ def _hashes(points: Tensor) -> NDArray[np.uint64]:
     for i in range(0, len(points), _ROWS):
         block = np.ascontiguousarray(points[i : i + _ROWS].cpu().numpy()) + 0.0  # -0.0 becomes 0.0
         mixed = block.view(bits).astype(np.uint64)  # (b, d)
-        # Round numbers end in many zero bits, and so would their products: the high bits are mixed into the low ones.
+        # Round numbers and their products end in many zero bits, so the high bits are mixed into the low ones.
         mixed ^= mixed >> np.uint64(32)
         mixed *= factor
         mixed ^= mixed >> np.uint64(32)
@@ -115,7 +115,7 @@ def _hashes(points: Tensor) -> NDArray[np.uint64]:
 
 
 def nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distance to the nearest centroid, and which it is; (n,) each. Blockwise, so memory stays small."""
+    """Squared distance to, and index of, the nearest centroid; (n,) each. Blockwise, to save memory."""
     distances, indices = [], []
     squares = centroids.square().sum(dim=1)  # (k,)
     for block in points.split(max(_BLOCK // len(centroids), 1)):
@@ -129,7 +129,7 @@ def nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 def _finish(points: Tensor, original: Tensor, centroids: Tensor, engine: Engine) -> KMeans:
     """Assign all points, drop clusters without members, and make each centroid the mean of its members.
 
-    Between two centroids at the same distance rounding decides: identical points follow the first of them.
+    Rounding decides between centroids at the same distance, so identical points take the cluster of the first of them.
     """
     _, assignment = _nearest_faiss(points, centroids) if engine == "faiss" else nearest(points, centroids)
     _, assignment = assignment[original].unique(return_inverse=True)
@@ -140,7 +140,7 @@ def _finish(points: Tensor, original: Tensor, centroids: Tensor, engine: Engine)
 
 
 def _means(points: Tensor, assignment: Tensor, k: int) -> Tensor:
-    """Mean of each cluster's members; zero where there is none; (k, d)."""
+    """Mean of each cluster's members; zero if there are none; (k, d)."""
     sums = points.new_zeros(k, points.shape[1]).index_add_(0, assignment, points)
     return sums / torch.bincount(assignment, minlength=k).clamp_min(1)[:, None]
 
@@ -150,7 +150,7 @@ def _lloyd_torch(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
         _, assignment = nearest(points, centroids)
         counts = torch.bincount(assignment, minlength=len(centroids))
         centroids = _means(points, assignment, len(centroids))
-        # An empty cluster takes half of the largest: both get its centroid, moved a little apart.
+        # An empty cluster takes half of the largest one: both get its centroid, moved slightly apart.
         for empty in (counts == 0).nonzero().flatten().tolist():
             largest = int(counts.argmax())
             sign = torch.ones_like(centroids[largest])

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protonce.contrast import blockwise_nce
+from protonce.blockwise import blockwise_nce
 from protonce.prototypes import Prototypes
 from protonce.ties import exceeds
 
-MANY = 2048  # negative prototypes, from which on blocks of them are faster
+MANY = 2048  # negative prototypes from which the blockwise loss is faster
 
 
 class ProtoNCE(NamedTuple):
@@ -36,8 +36,8 @@ def instance_logits(query: Tensor, key: Tensor, negatives: Tensor, tau: float, m
         key: v' of the same images, (B, d).
         negatives: v' of other images, (r, d).
         tau: temperature τ.
-        mask: True where a negative does not count for a query, because it is a key of the query's own
-            image or an empty slot; (B, r).
+        mask: True where a negative is ignored for a query, because it is a key of the query's own image or an empty
+            slot; (B, r).
 
     Returns:
         (B, 1 + r)
@@ -58,8 +58,8 @@ def prototype_logits(
         query: v, (B, d).
         centroids: the prototypes c of one granularity, (k, d).
         concentration: φ of each, (k,).
-        own: s, the prototype to which each image belongs, (B,).
-        candidates: which prototypes serve as negatives, (r,); None: all of them, which is eq. 10 itself.
+        own: s, the prototype of each image, (B,).
+        candidates: indices of the negative prototypes, (r,); None: all of them, which is eq. 10 itself.
             A candidate that is a query's own prototype is masked for that query.
 
     Returns:
@@ -81,7 +81,9 @@ def prototype_term(
     for c, r in zip(prototypes, candidates, strict=True):
         own = c.assignment[index]  # s, (B,)
         if r is not None and len(r) >= MANY:
-            loss, right = blockwise_nce(query, c.centroids, c.concentration, own, r)  # the same, for many negatives
+            loss, right = blockwise_nce(
+                query, c.centroids, c.concentration, own, r
+            )  # equal to the following, but faster for many negatives
         else:
             logits = prototype_logits(query, c.centroids, c.concentration, own, r)  # (B, 1 + r)
             loss, right = nce(logits), accuracy(logits)
@@ -91,21 +93,21 @@ def prototype_term(
 
 
 def sample_candidates(k: int, r: int, generator: torch.Generator) -> Tensor | None:
-    """R of k prototypes, without replacement, in their order; None (all of them) where k <= r + 1."""
+    """Sample r of k prototypes without replacement, sorted; None (all of them) if k <= r + 1."""
     if k <= r + 1:
         return None
     drawn = torch.zeros(k, dtype=torch.bool)
     drawn[torch.randperm(k, generator=generator)[:r]] = True
-    return drawn.nonzero()[:, 0]  # in order, so that prototypes are read as they lie in memory
+    return drawn.nonzero()[:, 0]  # sorted, for sequential memory access
 
 
 def nce(logits: Tensor) -> Tensor:
-    """-log of the share that column 0 has in the softmax, averaged over the batch."""
+    """Cross-entropy with column 0 as the target, averaged over the batch."""
     return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long))
 
 
 def accuracy(logits: Tensor) -> Tensor:
-    """Share of rows in which column 0 exceeds every other by more than rounding; with all logits alike it is 0."""
+    """Share of rows in which column 0 exceeds every other by more than rounding; 0 if all logits are equal."""
     if logits.shape[1] == 1:
         return logits.new_ones(())
     return exceeds(logits[:, 0], logits[:, 1:].amax(dim=1)).float().mean()
@@ -135,13 +137,13 @@ def proto_nce(
         query: v, (B, d).
         key: v' of the same images, (B, d).
         negatives: v' of other images, (r, d).
-        prototypes: one set C^m a granularity; none of them (in warm-up) leaves the first term alone.
-        index: which image each row is, (B,).
-        tau: temperature of the first term; the second has φ.
-        mask: True where a negative does not count for a query, (B, r).
-        candidates: for each granularity the negative prototypes, see `sample_candidates`; None: all.
+        prototypes: one set C^m per granularity; empty during warm-up, which leaves only the first term.
+        index: image index of each row, (B,).
+        tau: temperature of the first term; the second uses φ.
+        mask: True where a negative is ignored for a query, (B, r).
+        candidates: negative prototypes of each granularity, see `sample_candidates`; None: all.
         weight: of the second term; 1 is eq. 11.
-        instance_term: False drops the first term once there are prototypes (appendix A, "proto only").
+        instance_term: False omits the first term once there are prototypes (appendix A, "proto only").
     """
     loss = query.new_zeros(())
     instance = prototype = instance_accuracy = prototype_accuracy = None

@@ -1,7 +1,7 @@
-"""What is remembered of earlier batches: a queue of keys, or a bank with a feature of every image.
+"""Features of earlier batches: a queue of keys, or a memory bank with a feature of every image.
 
-Both are whole and the same on every rank: they are given the rows of all ranks. Their tensors are buffers, so that a
-checkpoint holds them.
+Both are identical on all ranks, because they are updated with the rows of all ranks. Their tensors are buffers, so that
+checkpoints contain them.
 """
 
 import torch
@@ -12,14 +12,14 @@ EMPTY = -1
 
 
 class Queue(nn.Module):
-    """The momentum features of earlier batches, each with the image it belongs to; first in, first out.
+    """FIFO queue of the momentum features of earlier batches, with the image index of each.
 
-    Neither its length nor the batch size needs to divide the other.
+    Its length need not be a multiple of the batch size.
     """
 
     keys: Tensor  # (length, d)
-    index: Tensor  # (length,) the image of each key, or EMPTY
-    position: Tensor  # () where the next key goes
+    index: Tensor  # (length,) image index of each key, or EMPTY
+    position: Tensor  # () slot of the next key
 
     def __init__(self, length: int, dim: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Queue(nn.Module):
 
     @torch.no_grad()
     def push(self, keys: Tensor, index: Tensor) -> None:
-        """Put keys (B, d) of the images `index` (B,) in, in place of the oldest."""
+        """Replace the oldest keys by keys (B, d) of the images `index` (B,)."""
         length = len(self.keys)
         keys, index = keys[-length:], index[-length:]
         slots = (self.position + torch.arange(len(keys), device=keys.device)) % length
@@ -38,17 +38,17 @@ class Queue(nn.Module):
         self.position.copy_((self.position + len(keys)) % length)
 
     def mask(self, index: Tensor) -> Tensor:
-        """True where a key is no negative for an image: it is the image's own, or the slot is empty; (B, length)."""
+        """True where a key is not a negative: it belongs to the same image, or the slot is empty; (B, length)."""
         return (self.index[None, :] == index[:, None]) | (self.index == EMPTY)[None, :]
 
 
 class Bank(nn.Module):
-    """A unit feature of every image; those of a batch replace, or move, what was there (InstDisc, PIRL).
+    """Memory bank with a unit feature of every image, updated batch by batch (InstDisc, PIRL).
 
     Args:
-        n: images.
-        dim: of a feature.
-        generator: draws the features to begin with.
+        n: number of images.
+        dim: dimension of the features.
+        generator: for the random initial features.
     """
 
     features: Tensor  # (n, d)
@@ -59,8 +59,8 @@ class Bank(nn.Module):
 
     @torch.no_grad()
     def update(self, index: Tensor, features: Tensor, momentum: float = 0.0) -> None:
-        """Move the features of the images `index` (B,) to m old + (1 - m) new, of unit length; new ones are (B, d).
+        """Update the features of the images `index` (B,) to m old + (1 - m) new, normalised; new features are (B, d).
 
-        Its place is `after_step`: what a loss has seen must not change before its gradient is taken.
+        Call it in `after_step`, because features used in a loss must not change before the backward pass.
         """
         self.features[index] = F.normalize(momentum * self.features[index] + (1 - momentum) * features, dim=1)

@@ -1,6 +1,7 @@
 """Optimizers of a training, and the learning rate over it."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -41,10 +42,21 @@ def learning_rate(settings: Resolved, progress: Progress) -> float:
     if epoch < s.lr_warmup_epochs:
         return s.lr * min((epoch + 1 / progress.steps) / s.lr_warmup_epochs, 1.0)
     if s.schedule == "step":
-        return s.lr * 0.1 ** sum(epoch / s.epochs >= drop for drop in s.drops)
+        return s.lr * step_decay(epoch / s.epochs, s.drops, 0.1)
     risen = min(s.lr_warmup_epochs, s.epochs)
     share = (epoch - risen) / (s.epochs - risen) if risen else epoch / s.epochs
     return s.lr_final + (s.lr - s.lr_final) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def step_decay(progress: float, milestones: Sequence[float], factor: float) -> float:
+    """Multiplier of the learning rate: `factor` to the power of the number of milestones that `progress` has reached.
+
+    Args:
+        progress: of the training, in the unit of the milestones: epochs, or a share of all epochs.
+        milestones: at which the learning rate is multiplied by `factor`.
+        factor: usually below 1.
+    """
+    return factor ** sum(progress >= milestone for milestone in milestones)
 
 
 def clip(module: nn.Module, settings: Resolved) -> None:

@@ -1,4 +1,4 @@
-"""The numbers the paper prints, as data, to stand beside yours: ResNet-50 after 200 epochs of ImageNet, unless said."""
+"""Results reported in the paper, to compare with: ResNet-50 after 200 epochs on ImageNet unless stated otherwise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ SHOTS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
-class Printed:
-    """A score of the paper, by system."""
+class Reported:
+    """A metric reported in the paper, by system."""
 
     what: str
     scores: dict[str, float]
 
 
-KNN = Printed(  # table 4
+KNN = Reported(  # table 4
     "kNN accuracy on ImageNet", {"Inst. Disc.": 0.465, "MoCo": 0.471, "Local Aggregation": 0.494, "PCL": 0.545}
 )
-AMI = Printed(  # table 5
+AMI = Reported(  # table 5
     "AMI of k-means, k = 25,000, on ImageNet", {"DeepCluster": 0.281, "MoCo": 0.285, "PCL": 0.410}
 )
 
-LOW_SHOT_VOC07 = {  # table 1: mAP in per cent, for 1, 2, 4, 8 and 16 images a class
+LOW_SHOT_VOC07 = {  # table 1: mAP in per cent, for 1, 2, 4, 8 and 16 images per class
     "Random": (8.0, 8.2, 8.2, 8.2, 8.5),
     "Supervised": (54.3, 67.8, 73.9, 79.6, 82.3),
     "Jigsaw": (26.5, 31.1, 40.0, 46.7, 51.8),
@@ -91,21 +91,21 @@ ABLATION = {  # appendix A, in per cent: top-5 after fine-tuning on 1 % of the l
     "instance + proto (w/o warm-up)": (74.6, 61.3),
     "instance + proto (w/ warm-up)": (75.3, 61.5),
 }
-NEAR = ("Random", "Supervised", "MoCo", "PCL", "MoCo v2", "PCL v2")  # the rows that stand beside yours
+SHOWN = ("Random", "Supervised", "MoCo", "PCL", "MoCo v2", "PCL v2")  # the rows shown next to the user's results
 
 
-def _column(what: str, rows: dict[str, Sequence[float | None]], i: int) -> Printed:
-    printed = {name: row[i] for name, row in rows.items() if name in NEAR}
-    return Printed(what, {name: round(value / 100, 4) for name, value in printed.items() if value is not None})
+def _column(what: str, rows: dict[str, Sequence[float | None]], i: int) -> Reported:
+    reported = {name: row[i] for name, row in rows.items() if name in SHOWN}
+    return Reported(what, {name: round(value / 100, 4) for name, value in reported.items() if value is not None})
 
 
-def beside(protocol: str, metric: str, places: bool = False) -> Printed | None:
-    """What the paper prints for a metric of a protocol; None: nothing.
+def reported_scores(protocol: str, metric: str, places: bool = False) -> Reported | None:
+    """Scores reported in the paper for a metric of a protocol; None: there are none.
 
     Args:
         protocol: a protocol of `protonce evaluate`, or `comparison`.
         metric: its name in the evaluation's JSON.
-        places: the images are those of Places205, for which the paper has numbers of its own.
+        places: whether the images are those of Places205, for which the paper reports separate numbers.
     """
     what, _, at = metric.partition("@")
     if (protocol, metric) in (("knn", "momentum_accuracy"), ("comparison", "knn")):
@@ -114,7 +114,7 @@ def beside(protocol: str, metric: str, places: bool = False) -> Printed | None:
         return AMI
     if protocol == "lowshot" and at in map(str, SHOTS) and what in ("map", "accuracy"):
         table, name = (LOW_SHOT_VOC07, "mAP on VOC07") if what == "map" else (LOW_SHOT_PLACES, "accuracy on Places205")
-        return _column(f"{name}, {at} a class", dict(table), SHOTS.index(int(at)))
+        return _column(f"{name}, {at} per class", dict(table), SHOTS.index(int(at)))
     if protocol == "linear" and metric == "map":
         return _column("mAP on VOC07", dict(LINEAR), 1)
     if protocol == "linear" and metric == "top1":

@@ -1,4 +1,4 @@
-"""The E-step: momentum features in, a set of prototypes for each granularity out (algorithm 1, lines 4 to 8)."""
+"""The E-step: cluster momentum features into prototypes at each granularity (algorithm 1, lines 4 to 8)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class Prototypes:
     """C^m: the prototypes of one granularity."""
 
     centroids: Tensor  # c, (k, d), L2-normalised
-    means: Tensor  # the k-means centroids before normalisation, (k, d); the next start
-    assignment: Tensor  # s, (n,): the prototype to which each image belongs
+    means: Tensor  # the k-means centroids before normalisation, (k, d); may initialise the next E-step
+    assignment: Tensor  # s, (n,): the prototype of each image
     concentration: Tensor  # φ, (k,)
 
     @property
     def percentiles(self) -> list[float]:
-        """Least, 10th, 50th, 90th percentile and greatest of φ."""
+        """Minimum, 10th, 50th, 90th percentile and maximum of φ."""
         marks = torch.quantile(self.concentration.float().cpu(), torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0]))
         return [float(v) for v in marks]
 
@@ -51,15 +51,15 @@ def e_step(
 
     Args:
         features: v' of all images, (n, d), L2-normalised.
-        clusters: K = {k_m}. Where there are fewer distinct features than k_m, there are fewer prototypes.
+        clusters: K = {k_m}. There are fewer prototypes if there are fewer distinct features than k_m.
         tau: the mean of φ.
-        generator: draws the starts of k-means.
+        generator: for the random starts of k-means.
         alpha: smooths φ of small clusters, eq. 12.
         estimate: φ by eq. 12; False: φ = τ for every prototype (fig. 3a).
         iterations: of k-means.
-        starts: of k-means, the best of which is kept.
-        sample: images that k-means sees; 0: all.
-        init: for each granularity the means to start from; None: random images.
+        starts: random starts of k-means, of which the best is used.
+        sample: number of random images to which k-means is fitted; 0: all.
+        init: initial means of each granularity; None: random images.
         engine: of k-means.
     """
     prototypes = []
@@ -84,16 +84,16 @@ def e_step(
 
 
 def cluster(features: Tensor, settings: Resolved, epoch: int = 0, start: Sequence[Tensor] = ()) -> list[Prototypes]:
-    """The E-step with the settings of a run: for its M-steps, for the record, and for imported encoders.
+    """The E-step with the settings of a run, for its M-steps, for recording clusters, and for imported encoders.
 
     Args:
         features: v' of all images, (n, d), L2-normalised.
         settings: of the run.
-        epoch: from 0; the starts of k-means are drawn for it.
-        start: means of the last E-step, for `kmeans_init` warm; none: there was none.
+        epoch: from 0; the random starts of k-means depend on it.
+        start: means of the previous E-step, for `kmeans_init` warm; empty: there was none.
 
     Returns:
-        a set of prototypes a granularity, on the CPU
+        prototypes of each granularity, on the CPU
     """
     device = settings.device if settings.kmeans_engine == "torch" else "cpu"
     found = e_step(
@@ -115,13 +115,13 @@ def cluster(features: Tensor, settings: Resolved, epoch: int = 0, start: Sequenc
 def concentration(features: Tensor, means: Tensor, assignment: Tensor, tau: float, alpha: float) -> Tensor:
     """φ of each prototype by eq. 12, clamped to the 10th to 90th percentile and scaled to a mean of τ.
 
-    A cluster without spread (one member, or identical ones) takes the largest φ of the set, for nothing is
-    known of its extent; if no cluster has spread, φ = τ.
+    A cluster without spread (one member, or identical ones) takes the largest φ of the set, because its extent is
+    unknown; if no cluster has spread, φ = τ.
 
     Args:
         features: v', (n, d).
         means: the k-means centroids before normalisation, (k, d).
-        assignment: (n,), each of the k at least once.
+        assignment: prototype of each image, (n,); each of the k occurs.
         tau: τ.
         alpha: α.
 
@@ -143,7 +143,7 @@ def concentration(features: Tensor, means: Tensor, assignment: Tensor, tau: floa
 
 
 def parents(fine: Tensor, coarse: Tensor) -> Tensor:
-    """For each fine prototype the coarse one that holds most of its members.
+    """The coarse prototype that contains most members of each fine prototype.
 
     Args:
         fine: assignment of each image to a fine prototype, (n,).
@@ -154,13 +154,13 @@ def parents(fine: Tensor, coarse: Tensor) -> Tensor:
     """
     columns = int(coarse.max()) + 1
     pairs, counts = np.unique((fine * columns + coarse).cpu().numpy(), return_counts=True)
-    pairs = pairs[np.argsort(-counts, kind="stable")]  # most members first; of two alike the smaller number
+    pairs = pairs[np.argsort(-counts, kind="stable")]  # most members first; ties go to the smaller index
     _, first = np.unique(pairs // columns, return_index=True)
     return torch.from_numpy(pairs[first] % columns)
 
 
 def assign(features: Tensor, prototypes: Prototypes) -> tuple[Tensor, Tensor]:
-    """The nearest prototype of each feature, and the cosine distance 1 - v'·c to it; (n,) each."""
+    """Nearest prototype of each feature, and the cosine distance 1 - v'·c to it; (n,) each."""
     # For unit vectors the nearest is the most similar: |v' - c|² = 2 - 2 v'·c.
     squared, which = nearest(features, prototypes.centroids)
     return which, squared / 2

@@ -1,4 +1,4 @@
-"""The numbers in a run's evaluations/*.json, whatever else those files hold."""
+"""Read metrics from a run's evaluations/*.json."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protonce.paper import beside
+from protonce.paper import reported_scores
 
 
 @dataclass(frozen=True)
@@ -14,15 +14,15 @@ class Score:
     """One metric of an evaluation."""
 
     metric: str
-    mean: float | None  # None: it is no number, and `text` says what it is
+    mean: float | None  # None: the value is not a number; see `text`
     std: float | None
     draws: list[float]
     text: str
-    paper: str  # what the paper prints for it
+    paper: str  # scores reported in the paper
 
 
 def scores(result: Mapping[str, Any]) -> list[Score]:
-    """The metrics of an evaluation; one that is neither a number nor mean and std is kept as text."""
+    """The metrics of an evaluation; values that are neither a number nor mean and std are kept as text."""
     metrics = result.get("metrics")
     found = []
     for metric, value in metrics.items() if isinstance(metrics, Mapping) else ():
@@ -32,8 +32,8 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
         text = json.dumps(value, ensure_ascii=False) if mean is None else f"{mean:.3f}"
         if mean is not None and std is not None:
             text += f" ± {std:.3f}"
-        printed = beside(str(result.get("protocol")), metric, places="Places205" in images_tested(result))
-        theirs = ", ".join(f"{system} {score:.3f}" for system, score in printed.scores.items()) if printed else ""
+        reported = reported_scores(str(result.get("protocol")), metric, places="Places205" in images_tested(result))
+        theirs = ", ".join(f"{system} {score:.3f}" for system, score in reported.scores.items()) if reported else ""
         found.append(
             Score(
                 metric=metric,
@@ -41,14 +41,14 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
                 std=std,
                 draws=[d for d in map(_number, draws) if d is not None] if isinstance(draws, list) else [],
                 text=text,
-                paper=f"{printed.what}: {theirs}" if printed else "",
+                paper=f"{reported.what}: {theirs}" if reported else "",
             )
         )
     return found
 
 
 def images_tested(result: Mapping[str, Any]) -> str:
-    """The images of an evaluation, in words."""
+    """Description of the test images of an evaluation."""
     data = result.get("data")
     test = data.get("test") or data.get("train") if isinstance(data, Mapping) else None
     return f"{test.get('images', '')} images of {test.get('source', '')}" if isinstance(test, Mapping) else ""

@@ -1,4 +1,4 @@
-"""`--init`: weights to start from, out of a run folder, a file, or timm."""
+"""`--init`: load initial weights from a run folder, a file, or timm."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from protonce.config import ARCHITECTURE
 from protonce.encoder import Encoder
 from protonce.errors import UserError
 
-# What other programs put before a backbone's own names, longest first: the published PCL and MoCo, DDP, protonce.
+# Prefixes of a backbone's parameter names in other programs, longest first: published PCL and MoCo, DDP, protonce.
 PREFIXES = (
     "module.encoder_q.",
     "encoder_q.",
@@ -31,7 +31,7 @@ PREFIXES = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """Which of the backbone's weights were found, and what the source had besides."""
+    """Names of the backbone tensors that were loaded or missing, and of tensors that were not used."""
 
     source: str
     used: list[str]
@@ -39,11 +39,11 @@ class Loaded:
     left_over: list[str]
 
     def __str__(self) -> str:
-        text = f"{len(self.used)} of {len(self.used) + len(self.missing)} tensors of the backbone from {self.source}"
+        text = f"{len(self.used)} of {len(self.used) + len(self.missing)} backbone tensors from {self.source}"
         if self.missing:
-            text += f"; new: {_some(self.missing)}"
+            text += f"; randomly initialised: {_some(self.missing)}"
         if self.left_over:
-            text += f"; not used: {_some(self.left_over)}"
+            text += f"; unused: {_some(self.left_over)}"
         return text
 
 
@@ -52,12 +52,12 @@ def _some(names: list[str]) -> str:
 
 
 def timm_name(init: str) -> str | None:
-    """The model of `timm:NAME`, None for anything else."""
+    """The model name in `timm:NAME`; None for anything else."""
     return init.removeprefix("timm:") if init.startswith("timm:") else None
 
 
 def architecture(init: str) -> dict[str, object]:
-    """What is known of the encoder that weights belong to, and of its images; all of it is in ARCHITECTURE."""
+    """Known settings of the encoder that weights belong to, and of its images; a subset of ARCHITECTURE."""
     name = timm_name(init)
     card = Path(init) / "encoder.json"
     if name is not None:
@@ -74,22 +74,22 @@ def architecture(init: str) -> dict[str, object]:
             without = ("head", "dim") if brought["head"] == "none" else ()
             return {key: brought[key] for key in ARCHITECTURE if key not in without}
         except (ValueError, KeyError, TypeError):
-            raise UserError(f"--init {init}: its encoder.json is damaged or of another program") from None
+            raise UserError(f"--init {init}: encoder.json is damaged or was not written by protonce") from None
     return {}
 
 
 def start_from(init: str, encoder: Encoder) -> Loaded:
-    """Copy weights into the encoder's backbone; a run's head comes along where it fits.
+    """Copy weights into the encoder's backbone, and those of a run's head if it fits.
 
     Raises:
-        UserError: there are no such weights, or none of them fits the backbone.
+        UserError: the weights do not exist, or none of them fits the backbone.
     """
     state = read(init, f"--init {init}")
     own = encoder.backbone.state_dict()
     prefix = best_prefix(own, state)
     used = [name for name in own if fits(own, state, prefix, name)]
     if not any(own[name].is_floating_point() for name in used):
-        raise UserError(f"{init} has no weight that fits the backbone; choose the backbone it was trained with")
+        raise UserError(f"{init} has no weights that fit the backbone; choose the backbone that it was trained with")
     encoder.backbone.load_state_dict({name: state[prefix + name] for name in used}, strict=False)
 
     head = encoder.head.state_dict()
@@ -107,24 +107,24 @@ def start_from(init: str, encoder: Encoder) -> Loaded:
 
 
 def fits(own: Mapping[str, Tensor], state: Mapping[str, Tensor], prefix: str, name: str) -> bool:
-    """Whether a tensor of one's own has its like among others: after a prefix the same name, and the same shape."""
+    """Whether `state` has a tensor with the prefixed name and the same shape as `own[name]`."""
     return prefix + name in state and state[prefix + name].shape == own[name].shape
 
 
 def best_prefix(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """What stands before the names of one's own tensors among others, so that most of them fit."""
+    """The prefix with which most tensors of `own` are in `state`."""
     return max(PREFIXES, key=lambda p: sum(fits(own, state, p, name) for name in own))
 
 
 def read(place: str, where: str) -> dict[str, Tensor]:
-    """Tensors by name out of a run folder, a file, or timm; nothing is unpickled that could run code.
+    """Load tensors by name from a run folder, a file or timm; only safe types are unpickled.
 
     Args:
         place: the run folder, the file, or timm:NAME.
-        where: what an error calls it.
+        where: its name in error messages.
 
     Raises:
-        UserError: there are none.
+        UserError: it does not exist, or is not a weights file.
     """
     name = timm_name(place)
     if name is not None:
@@ -144,26 +144,26 @@ def read(place: str, where: str) -> dict[str, Tensor]:
         )
     except UnpicklingError:
         raise UserError(
-            f"{where} cannot be read safely: it is no weights file, or holds objects that could run code when they are "
-            "loaded; save its state_dict alone"
+            f"{where} cannot be loaded safely: it is not a weights file, or it contains objects that could run code; "
+            "save only its state_dict"
         ) from None
-    except Exception as error:  # each reader has its own kinds of error; all mean that the file is no weights file
-        raise UserError(f"{where} is not a weights file that can be read safely: {_first_line(error)}") from None
+    except Exception as error:  # each reader raises its own kinds of errors
+        raise UserError(f"{where} is not a weights file that can be loaded safely: {_first_line(error)}") from None
     for wrapper in ("state_dict", "model"):  # as published checkpoints nest them
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
-        raise UserError(f"{where} holds no tensors by name")
+        raise UserError(f"{where} contains no named tensors")
     return {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
 
 
 def _read_timm(name: str) -> dict[str, Tensor]:
     if not timm.is_model(name):
-        raise UserError(f"timm has no model {name!r}; timm.list_pretrained() lists those with weights")
+        raise UserError(f"timm has no model {name!r}; see timm.list_pretrained() for models with weights")
     try:
         state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
-    except Exception as error:  # no weights, no network, no disk: the hub raises its own kinds
-        raise UserError(f"the weights of timm:{name} cannot be had: {_first_line(error)}") from None
+    except Exception as error:  # no weights, no network or no disk space: the hub raises many kinds of errors
+        raise UserError(f"the weights of timm:{name} are not available: {_first_line(error)}") from None
     return state
 
 

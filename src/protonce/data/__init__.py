@@ -1,1 +1,1 @@
-"""Where images come from and what becomes of them. Nothing outside this package knows of pixels."""
+"""Data sources and views. No other package handles pixels."""

@@ -1,6 +1,6 @@
-"""Changes of colour, and blur: each image of a batch has its own strengths, order and chances.
+"""Colour jitter, grey, blur and solarisation of batches, with random parameters for each image.
 
-The operations are torchvision's, for batches in [0, 1] on any device.
+The operations are those of torchvision, for batches in [0, 1] on any device.
 """
 
 import functools
@@ -23,7 +23,7 @@ ORDERS = np.array(list(itertools.permutations(range(4))))  # (24, 4)
 
 @dataclass(frozen=True)
 class ColourSettings:
-    """How likely each change is, and how strong."""
+    """Probability and strength of each operation."""
 
     jitter: Sequence[float]  # strength of brightness, contrast, saturation, hue
     jitter_p: float
@@ -31,17 +31,17 @@ class ColourSettings:
     blur_p: float
     blur_sigma: Sequence[float]  # smallest and largest, in pixels
     solarise_p: float
-    grey_first: bool  # v1: grey, jitter; else v2: jitter, grey
+    grey_first: bool  # grey before jitter (v1), otherwise after it (v2)
 
     @property
     def used(self) -> frozenset[int]:
-        """Operations of the jitter that have any strength."""
+        """Jitter operations with a strength above 0."""
         return frozenset(i for i, strength in enumerate(self.jitter) if strength)
 
 
 @dataclass(frozen=True)
 class Colours:
-    """What was drawn for the colours of a batch."""
+    """Random colour parameters of a batch."""
 
     settings: ColourSettings
     jittered: NDArray[np.bool_]  # (B,)
@@ -53,14 +53,14 @@ class Colours:
     solarised: NDArray[np.bool_]  # (B,)
 
     @classmethod
-    def draw(
+    def sample(
         cls, uniform: Callable[[str, int], NDArray[np.float64]], settings: ColourSettings, device: torch.device
     ) -> "Colours":
-        """Draw for a batch.
+        """Sample the parameters of a batch.
 
         Args:
-            uniform: from a purpose and n to random numbers in [0, 1), (B, n).
-            settings: chances and strengths.
+            uniform: called with a purpose and n; returns random numbers in [0, 1), (B, n).
+            settings: probabilities and strengths.
             device: of the images.
         """
         jitter, grey, blur, solarise = (
@@ -82,12 +82,12 @@ class Colours:
         )
 
     def of(self, rows: slice) -> "Colours":
-        """For a part of the batch."""
+        """The parameters of a part of the batch."""
         drawn = {name: values[rows] for name, values in vars(self).items() if name != "settings"}
         return Colours(self.settings, **drawn)
 
     def apply(self, images: Tensor) -> Tensor:
-        """The images with their colours changed, blurred and solarised; (B, 3, s, s) in [0, 1]."""
+        """Apply jitter, grey, blur and solarisation; (B, 3, s, s) in [0, 1]."""
         operation = functools.partial(jitter, used=self.settings.used)
         if self.settings.grey_first:
             images = apply_where(images, self.grey, greyscale)
@@ -100,7 +100,7 @@ class Colours:
     def write(
         self, images: Tensor, flip: NDArray[np.bool_], mean: Sequence[float], std: Sequence[float], views: Tensor
     ) -> None:
-        """Flip, `apply` and normalise on a CPU, image by image, in compiled code: the same numbers, but faster.
+        """Flip, `apply` and normalise on a CPU, image by image, in compiled code: the same result, faster.
 
         Args:
             images: (B, 3, s, s) uint8.
@@ -129,7 +129,7 @@ class Colours:
 
 
 def apply_where(images: Tensor, where: NDArray[np.bool_], operation: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """The operation done to some of the images, by a mask (B,), with arguments (B, ...) of their own."""
+    """Apply the operation to the images selected by a mask (B,), with their rows of the arguments (B, ...)."""
     if where.all():
         return operation(images, *arguments)
     chosen = np.flatnonzero(where)
@@ -158,7 +158,7 @@ def jitter(images: Tensor, factors: Tensor, order: NDArray[np.int64], used: froz
         images: in [0, 1], (B, 3, h, w).
         factors: brightness, contrast, saturation (1: no change) and hue (0: no change), (B, 4).
         order: a permutation of 0 to 3 for each image, (B, 4).
-        used: which of the four change anything.
+        used: which of the four operations to apply.
     """
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     for turn in order.T:
@@ -188,9 +188,9 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue (HSV) by a share of the circle; shift is (B,) in [-0.5, 0.5].
+    """Shift the hue (HSV) by a share of the circle; shift is (B,) in [-0.5, 0.5].
 
-    Written without comparisons, which take ten times as long on a CPU as sums do.
+    Written without comparisons, which are ten times slower than sums on a CPU.
     """
     red, green, blue = images.unbind(dim=1)  # (B, h, w)
     value = torch.maximum(torch.maximum(red, green), blue)
@@ -210,8 +210,8 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Blur each image with its own sigma (B,), in pixels; edges are continued as they are."""
-    reaches = (3 * sigma).ceil()  # what lies beyond changes no pixel by half a step of its 255
+    """Blur each image with its own sigma (B,), in pixels; edges are replicated."""
+    reaches = (3 * sigma).ceil()  # beyond 3 sigma, weights change a pixel by less than half of 1/255
     reach = int(reaches.max())
     offset = torch.arange(-reach, reach + 1, device=sigma.device)
     shares = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2) * (offset.abs() <= reaches[:, None])
@@ -226,5 +226,5 @@ def gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
 
 
 def solarise(images: Tensor) -> Tensor:
-    """Invert the values of at least one half, as BYOL does; images are in [0, 1]."""
+    """Invert values of at least 0.5, as BYOL does; images are in [0, 1]."""
     return torch.minimum(images, 1 - images)

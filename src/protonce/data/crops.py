@@ -1,7 +1,7 @@
-"""Crops of images: where they lie, and how they are cut and resized.
+"""Random and centre crops: their boxes, and how they are cut and resized.
 
 Small images are cropped for the whole batch at once, on the device. Crop, antialiased resize and flip are two matrix
-products: each row of a matrix holds the weights with which one output line mixes the input lines. Large images are
+products: each row of a matrix contains the weights of the input lines in one output line. Large images are
 cropped one by one, by the worker that decodes them.
 """
 
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-TRIES = 10  # random crops to draw before falling back to the centre
+TRIES = 10  # random crops to try before falling back to the centre
 Boxes = NDArray[np.float64]  # (B, 4): top, left, height, width in pixels
 
 
 class Squares(NamedTuple):
-    """A batch of small images, each squeezed into a square of side S."""
+    """A batch of small images, each resized to a square of side S."""
 
     pixels: Tensor  # (B, 3, S, S) uint8
     sizes: Tensor  # (B, 2): height and width of the original images, on the CPU
@@ -49,7 +49,7 @@ def random_boxes(u: NDArray[np.float64], sizes: NDArray[np.int64], scale: Sequen
     top = np.floor(np.take_along_axis(u[..., 2], first, axis=1) * (h - height + 1))
     left = np.floor(np.take_along_axis(u[..., 3], first, axis=1) * (w - width + 1))
 
-    # No try fitted: the centre, as much of it as the aspect ratio allows.
+    # No random crop fits: the largest centre crop that the aspect ratio allows.
     limited_h, limited_w = np.minimum(h, np.rint(w / (3 / 4))), np.minimum(w, np.rint(h * (4 / 3)))
     fallback = [(h - limited_h) // 2, (w - limited_w) // 2, limited_h, limited_w]
     any_fits = fits.any(axis=1, keepdims=True)
@@ -58,7 +58,7 @@ def random_boxes(u: NDArray[np.float64], sizes: NDArray[np.int64], scale: Sequen
 
 
 def centre_boxes(sizes: NDArray[np.int64], resize: int, size: int) -> Boxes:
-    """Where, in an image's own pixels, the centre crop of `size` lies after its shorter side became `resize`."""
+    """Boxes, in original pixels, of the centre crop of `size` after the shorter side is resized to `resize`; (B, 4)."""
     h, w = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
     side = np.minimum(h, w) * min(size / resize, 1.0)
     return np.stack([(h - side) / 2, (w - side) / 2, side, side], axis=1)
@@ -71,14 +71,14 @@ def crop_resize(
     flip: NDArray[np.bool_] | None = None,
     resize_first: bool = False,
 ) -> Tensor:
-    """Crop each image to its box, resize with an antialiased triangle filter, and flip where asked.
+    """Crop each image to its box, resize it with an antialiased triangle filter, and flip it if requested.
 
     Args:
         images: (B, 3, H, W).
         boxes: top, left, height, width, (B, 4).
         size: side of the result.
         flip: whether to mirror left and right, (B,).
-        resize_first: the whole image is resized and then cropped, so lines beside the box have their part in it.
+        resize_first: resize the whole image before cropping, so that lines outside the box contribute too.
 
     Returns:
         (B, 3, size, size)
@@ -93,13 +93,13 @@ def crop_resize(
 
 
 def _resize_weights(start: Tensor, length: Tensor, n: int, size: int, resize_first: bool) -> Tensor:
-    """How each of `size` output lines mixes the n input lines of [start, start + length); (B, size, n)."""
+    """Weights of the n input lines in each of `size` output lines of [start, start + length); (B, size, n)."""
     step = (length / size)[:, None, None]  # input lines per output line
     reach = step.clamp_min(1)  # half the width of the triangle: wider than a line only when shrinking
     centre = start[:, None, None] + (torch.arange(size, device=start.device)[:, None] + 0.5) * step  # (B, size, 1)
     line = torch.arange(n, device=start.device) + 0.5  # (n,)
     weights = (1 - (line - centre).abs() / reach).clamp_min(0)
-    if not resize_first:  # a line counts by as much of it as lies inside the crop
+    if not resize_first:  # weight a line by the part of it inside the crop
         first, last = start[:, None, None], (start + length)[:, None, None]
         inside = torch.minimum(line + 0.5, last) - torch.maximum(line - 0.5, first)
         weights = weights * inside.clamp(0, 1)
@@ -109,17 +109,17 @@ def _resize_weights(start: Tensor, length: Tensor, n: int, size: int, resize_fir
 def crop_squares(
     squares: Squares, boxes: Boxes, size: int, flip: NDArray[np.bool_] | None = None, resize_first: bool = False
 ) -> Tensor:
-    """`crop_resize` of squeezed images, with boxes in pixels of the original images; (B, 3, size, size) in [0, 1]."""
+    """`crop_resize` of squares, with boxes in pixels of the original images; (B, 3, size, size) in [0, 1]."""
     scale = squares.pixels.shape[-1] / np.tile(squares.sizes.numpy(), 2)  # (B, 4)
     return crop_resize(to_float(squares.pixels), boxes * scale, size, flip, resize_first)
 
 
 def crop_array(image: NDArray[np.uint8], box: NDArray[np.float64], size: int, resize_first: bool = False) -> Tensor:
-    """`crop_resize` of one large image, by a worker.
+    """`crop_resize` of one large image, in a worker.
 
     Args:
         image: (h, w, 3).
-        box: top, left, height, width, (4,). In an image decoded at reduced size they need not be whole pixels.
+        box: top, left, height, width, (4,); may be fractional in an image decoded at reduced size.
         size: side of the result.
         resize_first: as in `crop_resize`.
 
@@ -141,11 +141,11 @@ def crop_array(image: NDArray[np.uint8], box: NDArray[np.float64], size: int, re
 
 
 def reduction(boxes: Boxes, sizes: Sequence[int]) -> int:
-    """The factor (8, 4, 2 or 1) by which an image can be reduced before any crop has to be enlarged for it.
+    """Largest factor (8, 4, 2 or 1) by which an image can be reduced so that no crop has to be enlarged.
 
     Args:
         boxes: of all crops of the image, (n, 4).
-        sizes: to which each of them is resized, (n,).
+        sizes: side to which each crop is resized, (n,).
     """
     sides = boxes[:, 2:].min(axis=1)  # (n,)
     return next(factor for factor in (8, 4, 2, 1) if factor == 1 or (sides / factor >= np.array(sizes)).all())
@@ -154,7 +154,7 @@ def reduction(boxes: Boxes, sizes: Sequence[int]) -> int:
 def cut_tiles(images: Tensor, tiles: int, tile_size: int, u: NDArray[np.float64]) -> Tensor:
     """Cut images into a grid of tiles x tiles cells, and take a random square of each cell.
 
-    Cells are of `s // tiles` pixels; the lines that remain at the right and at the bottom are left out.
+    Cells have `s // tiles` pixels; the remaining lines at the right and at the bottom are dropped.
 
     Args:
         images: (B, 3, s, s).
@@ -177,5 +177,5 @@ def cut_tiles(images: Tensor, tiles: int, tile_size: int, u: NDArray[np.float64]
 
 
 def to_float(pixels: Tensor) -> Tensor:
-    """Bytes as numbers in [0, 1]; what is not bytes stays what it is."""
+    """Scale uint8 pixels to [0, 1]; other types are returned unchanged."""
     return pixels * (1 / 255) if pixels.dtype == torch.uint8 else pixels

@@ -1,8 +1,8 @@
-"""A random view of one large image in one go, on a CPU: what `colours` does operation by operation, compiled by numba.
+"""Random view of one large image on a CPU, compiled by numba: the operations of `colours`, fused.
 
-torch takes some forty passes over an image for its colours and its blur; here a pixel is fetched, changed and put
-back. `colours` says what each operation means; the tests hold the two to the same numbers. numba is an extra: this file
-is loaded only where it is there, and without it nothing changes but the time.
+torch takes some forty passes over an image for colours and blur; here each pixel is loaded, changed and stored once.
+`colours` documents the operations, and tests compare the results of both. numba is optional: this module is imported
+only if it is installed, and without it only the speed differs.
 """
 
 import math
@@ -19,9 +19,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(function: Function) -> Function:
-    """Compiled at its first call, which takes seconds, and kept on the disk for the next time."""
+    """Compile a function at its first call, which takes seconds, and cache it on disk."""
     compiled: Any = njit(nogil=True, error_model="numpy")(function)
-    with suppress(RuntimeError):  # numba finds no folder that it may write to
+    with suppress(RuntimeError):  # numba finds no writable cache folder
         compiled.enable_caching()
     return compiled  # type: ignore[no-any-return]
 
@@ -47,7 +47,7 @@ def _scale(x: Floats, factor: np.float32, other: np.float32) -> None:
 
 @_compiled
 def _mean_luma(x: Floats) -> np.float32:
-    """In eight sums side by side, which a processor can do at once."""
+    """Mean luma, in eight partial sums that can be vectorised."""
     sums = np.zeros((3, 8), dtype=np.float32)
     whole = x.shape[1] // 8 * 8
     for c in range(3):
@@ -106,7 +106,7 @@ def _solarise(x: Floats) -> None:
 
 @_compiled
 def _blur(x: Floats, sigma: np.float32, scratch: Floats) -> None:
-    """Along rows, then along columns; x is (3, h, w). Lines are laid end to end, each with its edges continued."""
+    """Blur rows, then columns; x is (3, h, w). Lines are stored one after the other, each with replicated edges."""
     height, width = x.shape[1], x.shape[2]
     reach = math.ceil(np.float32(3) * sigma)
     shares = np.empty(2 * reach + 1, dtype=np.float32)
@@ -132,7 +132,7 @@ def _blur(x: Floats, sigma: np.float32, scratch: Floats) -> None:
 
 @_compiled
 def _mix(lines: Floats, mixed: Floats, shares: Floats, step: int) -> None:
-    """Each value with those that follow it at this step, by their shares; in pieces that stay in the cache."""
+    """Weighted sum of each value and those that follow it at this step, in pieces that stay in the cache."""
     n = len(lines) - step * (len(shares) - 1)
     for start in range(0, n, PIECE):
         stop = min(start + PIECE, n)
@@ -150,7 +150,7 @@ def _add(to: Floats, line: Floats, share: np.float32) -> None:
 
 
 def scratch_for(size: int, sigma: float) -> Floats:
-    """Room for the blur of images of this side, with a sigma up to this."""
+    """Scratch memory to blur images of this side with up to this sigma."""
     return np.empty((3, (size + 2 * math.ceil(3 * sigma)) ** 2), dtype=np.float32)
 
 
@@ -169,22 +169,21 @@ def view(
     out: Floats,
     scratch: Floats,
 ) -> None:
-    """One view of one image.
+    """Compute one view of one image.
 
     Args:
         pixels: the crop, (3, h, w).
         flip: whether to mirror left and right.
-        grey_first: v1, where grey comes before the jitter; else v2, where it comes after it.
-        order: of the jitter's operations those that are used, in their turn: 0 brightness, 1 contrast, 2 saturation,
-            3 hue; none: no jitter.
-        factors: of all four.
-        grey: whether to make it grey.
-        sigma: of the blur; 0: none.
+        grey_first: grey before jitter (v1), otherwise after it (v2).
+        order: jitter operations to apply, in this order: 0 brightness, 1 contrast, 2 saturation, 3 hue; empty: none.
+        factors: of all four jitter operations.
+        grey: whether to convert to grey.
+        sigma: of the blur; 0: no blur.
         solarise: whether to invert the values of at least one half.
         mean: of each channel, which is subtracted.
         scale: of each channel, by which it is multiplied afterwards.
         out: the view, (3, h, w), contiguous.
-        scratch: what `scratch_for` gives; fresh memory for each image would cost more than the blur itself.
+        scratch: from `scratch_for`; allocating it for each image would take longer than the blur itself.
     """
     height, width = pixels.shape[1], pixels.shape[2]
     for c in range(3):

@@ -1,4 +1,4 @@
-"""Files of images in one place: a folder, an archive, or a table of paths; names, sizes, and how to open each."""
+"""List the image files of a folder, an archive or a table of paths: names, sizes, and how to open each."""
 
 import csv
 import io
@@ -28,36 +28,36 @@ LABELS = ("label", "class", "target", "category")
 
 @dataclass(frozen=True)
 class Marks:
-    """Which classes each image shows, where it may show several."""
+    """Multi-label targets: the classes of each image."""
 
     classes: list[str]
-    values: NDArray[np.int8]  # (n, classes): 1 shows it, -1 does not, 0 shows it in a way that is difficult to see
-    eleven_points: bool = False  # how the data set's own programs average precision: see `average_precision`
+    values: NDArray[np.int8]  # (n, classes): 1 present, -1 absent, 0 present but difficult to recognise
+    eleven_points: bool = False  # whether the data set's own evaluation uses 11-point `average_precision`
 
     def of(self, chosen: NDArray[np.int64]) -> "Marks":
-        """Of the images at these positions."""
+        """The targets of the images at these indices."""
         return Marks(self.classes, self.values[chosen], self.eleven_points)
 
 
 @dataclass
 class Listing:
-    """Files that may be images, in the order of their names."""
+    """Files that may be images, sorted by name."""
 
-    where: str  # in words
+    where: str  # for error messages
     names: list[str]
     sizes: list[int]  # bytes
-    stamps: list[int]  # of each what changes with its content: the time of its last change, or a checksum
-    files: list[str]  # where each lies, for comparison with other listings
+    stamps: list[int]  # modification time or checksum of each file
+    files: list[str]  # location of each file, to compare with other listings
     open: Callable[[int], BinaryIO]
-    labels: list[str] | None = None  # where the place itself tells them
-    marks: Marks | None = None  # and where an image may show several classes
+    labels: list[str] | None = None  # if the layout provides them
+    marks: Marks | None = None  # if images may have several classes
 
 
 def list_files(path: Path) -> Listing:
-    """The image files of a folder, a .zip, a .tar, or a table of paths.
+    """List the image files of a folder, a .zip, a .tar or a table of paths.
 
     Raises:
-        UserError: there is no such thing, or it cannot be read.
+        UserError: the path does not exist or cannot be read.
     """
     if path.is_dir():
         return list_folder(path)
@@ -68,11 +68,11 @@ def list_files(path: Path) -> Listing:
     for suffixes, read in ((ZIPS, _zip), (TARS, _tar), (TABLES, _table)):
         if name.endswith(suffixes):
             return read(path)
-    raise UserError(f"{path} is a file of a kind that is not read; give {kinds}")
+    raise UserError(f"{path} has an unsupported file format; give {kinds}")
 
 
 def only(listing: Listing, names: Sequence[str]) -> Listing:
-    """The files of these names, in their order, to train on. One that is gone has no size, and opening it fails."""
+    """The files with these names, in this order. A missing file has size 0, and opening it fails."""
     position = {name: i for i, name in enumerate(listing.names)}
     found = [position.get(name) for name in names]
 
@@ -98,22 +98,22 @@ class _Only:
     def __call__(self, i: int) -> BinaryIO:
         position = self.found[i]
         if position is None:
-            raise FileNotFoundError("it is gone")
+            raise FileNotFoundError("file not found")
         return self.open(position)
 
 
 def _is_image(name: str) -> bool:
-    """By its ending; hidden files, and what macOS adds to archives, are not looked at."""
+    """Whether a file has an image suffix and is neither hidden nor an archive entry added by macOS."""
     hidden = any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
     return name.lower().endswith(SUFFIXES) and not hidden
 
 
-# Files of their own: a folder, or a list of them
+# Folders and lists of files
 
 
 @dataclass
 class _Paths:
-    """Opens files. A class, like its likes below, because workers may have to be sent it."""
+    """Opens files. A class, like those below, so that it can be pickled for worker processes."""
 
     paths: list[Path]
 
@@ -122,16 +122,16 @@ class _Paths:
 
 
 def list_folder(folder: Path) -> Listing:
-    """The image files of a folder and its sub-folders, linked ones too."""
+    """List the image files of a folder and its sub-folders; links are followed."""
     found = ((p.relative_to(folder).as_posix(), p) for p in _walk(folder))
-    # A link to a file that is gone is listed: it will be reported as one that cannot be read.
+    # A broken link is listed too, so that it is reported as unreadable.
     paths = sorted((name, p) for name, p in found if _is_image(name) and (p.is_file() or p.is_symlink()))
     return _of_paths(f"in {folder} or its sub-folders", paths)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """All files below a folder. Links are followed, but not into a folder that is being walked already."""
-    ways = {folder: {folder.resolve()}}  # of each folder itself and those on the way to it, without links
+    """All files below a folder. Links are followed, except to a folder that contains them."""
+    ways = {folder: {folder.resolve()}}  # for each folder the resolved paths of itself and its parents
     for place, folders, files in os.walk(folder, followlinks=True):
         way = ways.pop(Path(place))
         inside = {name: Path(place, name).resolve() for name in folders}
@@ -141,21 +141,21 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def list_paths(root: Path, found: Iterable[tuple[str, str]], where: str) -> Listing:
-    """Files below a folder, of which the classes are known: paths and labels."""
+    """List files below a folder, given as pairs of path and label."""
     labels = {os.path.relpath(path, root): label for path, label in found}
     names = sorted(labels)
     return _of_paths(f"in {where}", [(name, root / name) for name in names], [labels[name] for name in names])
 
 
 def _of_paths(where: str, paths: list[tuple[str, Path]], labels: list[str] | None = None) -> Listing:
-    """Names with their paths, in the order of the names."""
+    """Listing of pairs of name and path, which are sorted by name."""
     found = [p.stat() if p.is_file() else None for _, p in paths]
     return Listing(
         where=where,
         names=[name for name, _ in paths],
         sizes=[0 if f is None else f.st_size for f in found],
         stamps=[0 if f is None else f.st_mtime_ns for f in found],
-        files=[os.path.realpath(p) for _, p in paths],  # which a link to itself does not stop
+        files=[os.path.realpath(p) for _, p in paths],  # unlike Path.resolve, accepts a link to itself
         open=_Paths([p for _, p in paths]),
         labels=labels,
     )
@@ -165,14 +165,14 @@ def _of_paths(where: str, paths: list[tuple[str, Path]], labels: list[str] | Non
 
 
 class _Zip:
-    """Members of a zip file, which each process and thread opens for itself, so that workers read side by side."""
+    """Members of a .zip, which each process and thread opens separately, so that workers read in parallel."""
 
     def __init__(self, path: Path, names: list[str]) -> None:
         self.path, self.names = path, names
         self.local = threading.local()
 
     def __call__(self, i: int) -> BinaryIO:
-        if getattr(self.local, "process", None) != os.getpid():  # a forked worker must not share the offset
+        if getattr(self.local, "process", None) != os.getpid():  # a forked worker must not share the file offset
             self.local.process, self.local.file = os.getpid(), zipfile.ZipFile(self.path)
         return cast(BinaryIO, self.local.file.open(self.names[i]))
 
@@ -201,11 +201,11 @@ def _zip(path: Path) -> Listing:
 
 
 class _Tar:
-    """Members of an uncompressed tar file, read where they lie; the parts of it that are images."""
+    """Members of an uncompressed .tar, read in place."""
 
     def __init__(self, path: Path, spans: list[tuple[int, int]], unpacked: Any = None) -> None:
         self.path, self.spans = path, spans
-        self.unpacked = unpacked  # the temporary file of a compressed one, which lives as long as this
+        self.unpacked = unpacked  # temporary file of a compressed archive; it lives as long as this object
 
     def __call__(self, i: int) -> BinaryIO:
         offset, size = self.spans[i]
@@ -218,10 +218,10 @@ class _Tar:
 
 
 def _tar(path: Path) -> Listing:
-    """Images of a tar file, compressed or not; `KEY.cls` beside `KEY.jpg` is its label, as webdataset has it."""
+    """List the images of a .tar, compressed or not; as in webdataset, `KEY.cls` contains the label of `KEY.jpg`."""
     try:
         place, unpacked = path, None
-        if path.suffix.lower() != ".tar":  # a compressed one cannot be entered in the middle
+        if path.suffix.lower() != ".tar":  # compressed archives have no random access
             unpacked = _unpack(path)
             place = Path(unpacked.name)
         with tarfile.open(place, "r:") as archive:
@@ -248,7 +248,7 @@ def _tar(path: Path) -> Listing:
 
 
 def _unpack(path: Path) -> Any:
-    """The tar file inside a compressed one, as a temporary file."""
+    """Decompress a .tar into a temporary file."""
     unpacked = tempfile.NamedTemporaryFile(suffix=".tar")  # noqa: SIM115 - it lives as long as the listing
     with tarfile.open(path) as archive:
         inside: Any = archive.fileobj
@@ -262,14 +262,12 @@ def _unpack(path: Path) -> Any:
 
 
 def _table(path: Path) -> Listing:
-    """A .csv or .parquet with a column of paths, relative to its folder or absolute, and maybe one of labels."""
+    """List the images of a .csv or .parquet with a column of paths, absolute or relative to it, and maybe of labels."""
     columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     lower = {name.strip().lower(): name for name in columns}
     which = next((lower[name] for name in PATHS if name in lower), None)
     if which is None:
-        raise UserError(
-            f"{path} has no column of paths; name one of its columns {', '.join(PATHS[:-1])} or {PATHS[-1]}"
-        )
+        raise UserError(f"{path} has no column of image paths; name the column {', '.join(PATHS[:-1])} or {PATHS[-1]}")
     label = next((lower[name] for name in LABELS if name in lower and lower[name] != which), None)
     rows = sorted(dict(zip(map(str, columns[which]), columns[label] if label else columns[which], strict=True)).items())
     labels = ["" if value is None else str(value) for _, value in rows] if label else None
@@ -284,7 +282,9 @@ def _csv(path: Path) -> dict[str, list[Any]]:
         raise UserError(f"{path} is empty")
     short = next((i for i, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if short is not None:
-        raise UserError(f"row {short + 1} of {path} has {len(rows[short])} columns, the first has {len(rows[0])}")
+        raise UserError(
+            f"row {short + 1} of {path} has {len(rows[short])} columns, but the first row has {len(rows[0])}"
+        )
     return {name: [row[i] for row in rows[1:]] for i, name in enumerate(rows[0])}
 
 
@@ -292,7 +292,7 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise UserError("reading .parquet needs pyarrow: pip install 'protonce[parquet]', or give a .csv") from None
+        raise UserError("reading .parquet needs pyarrow: pip install 'protonce[parquet]', or use a .csv") from None
     try:
         table = parquet.read_table(path)
     except (ArrowException, OSError) as error:

@@ -1,4 +1,4 @@
-"""Batches of samples, by index: small images from a memory map, everything else through worker processes."""
+"""Load batches by index: small images from a memory map, other items through worker processes."""
 
 import ctypes
 import dataclasses
@@ -24,16 +24,16 @@ from protonce.data.sources import Source
 from protonce.data.views import Item, Samples, Views
 from protonce.errors import UserError
 
-SMALL_SIDE = 128  # pixels: images up to this size are decoded once and kept
-TRIES = 100  # images in a row that may be unreadable before training stops
-Failure = tuple[int, str]  # which image cannot be read any more, and why
+SMALL_SIDE = 128  # pixels: images up to this size are decoded only once
+TRIES = 100  # consecutive unreadable images before training stops
+Failure = tuple[int, str]  # index of an image that can no longer be read, and the reason
 
 
 class Loader:
     """Batches of one source for one kind of views, on one device.
 
-    A file may be gone, or broken, that could be read when the source was opened. With `replaced` another image takes
-    its place, and `replaced` is told its name and the reason, once; without it that is an error.
+    Files may disappear or become unreadable after the source was opened. If `replaced` is given, such an image is
+    replaced by another, and `replaced` is called once with its name and the reason; otherwise an error is raised.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Loader:
         self.source, self.views = source, views
         self.seed, self.workers, self.device = seed, workers, torch.device(device)
         self.replaced = replaced
-        self.lost: dict[int, str] = {}  # images that were replaced, and why
+        self.lost: dict[int, str] = {}  # images that were replaced, and the reasons
         small = source.sizes is not None and source.sizes.max() <= SMALL_SIDE
         self.square: SquareMap | None = None
         if small and getattr(views, "takes_squares", False):
@@ -60,14 +60,14 @@ class Loader:
         return len(self.source)
 
     def train(self, order: Tensor, epoch: int, batch_size: int, every: bool = False) -> Iterator[Samples]:
-        """Samples for random views, in this order of image indices.
+        """Samples for random views.
 
         Args:
-            order: image indices.
-            epoch: of which the crops are a function.
-            batch_size: of all batches; an incomplete last one is left out.
-            every: leave none out: batches of at most that size, and as equal as can be; of three images where
-                one would be by itself, of which batch norm cannot learn.
+            order: image indices, in the order in which they are loaded.
+            epoch: on which the random crops depend.
+            batch_size: size of every batch; an incomplete last batch is dropped.
+            every: drop nothing: use batches of nearly equal size, at most `batch_size`. There may be a batch of three
+                instead of a batch of one, on which batch norm cannot train.
         """
         if every:
             batches = order.tensor_split(max(min(-(-len(order) // batch_size), len(order) // 2), 1))
@@ -76,7 +76,7 @@ class Loader:
         yield from self._batches(batches, epoch, plain=False)
 
     def plain(self, batch_size: int, index: Tensor | None = None) -> Iterator[Samples]:
-        """Samples for plain views of these images, in this order; None: of all images, once each."""
+        """Samples for plain views of the images `index`, in this order; None: all images."""
         order = torch.arange(len(self)) if index is None else index
         yield from self._batches(order.split(batch_size), 0, plain=True)
 
@@ -88,7 +88,7 @@ class Loader:
                 squares = squares._replace(pixels=squares.pixels.to(self.device))
                 yield Samples(squares, index if plain else shown, self.seed, epoch)
             return
-        source = dataclasses.replace(self.source, subset_of=None)  # all that workers need
+        source = dataclasses.replace(self.source, subset_of=None)  # workers do not need the parent source
         dataset = _Prepared(source, self.views, self.seed, epoch, plain)
         loader: DataLoader[Any] = DataLoader(
             dataset,
@@ -96,39 +96,39 @@ class Loader:
             num_workers=0 if self.source.in_memory else min(self.workers, len(batches)),
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=_Begin(),
-            generator=torch.Generator(),  # nothing is drawn by the workers, nor from the caller's generator
+            worker_init_fn=_InitWorker(),
+            generator=torch.Generator(),  # so that the global generator is not advanced
         )
         for index, (found, data, failures) in zip(batches, loader, strict=True):
             self._report(failures)
             if data is None:
                 raise unreadable(self.source, failures)
-            # A random view belongs to the image it shows; a feature to the image that was asked for.
+            # A random view belongs to the image it shows, a feature to the image that was requested.
             yield Samples(_to(data, self.device), index if plain else found, self.seed, epoch)
 
     def _report(self, failures: Sequence[Failure]) -> None:
-        """Say of each image that cannot be read any more that another takes its place.
+        """Report each image that can no longer be read and was replaced.
 
         Raises:
-            UserError: none may.
+            UserError: images must not be replaced.
         """
         for i, reason in failures:
             name = self.source.names[i]
             if self.replaced is None:
-                raise UserError(f"{name} of {self.source.spec} cannot be read any more: {reason}")
+                raise UserError(f"{name} of {self.source.spec} can no longer be read: {reason}")
             if i not in self.lost:
                 self.lost[i] = reason
                 self.replaced(name, reason)
 
 
 class SquareMap:
-    """All images, decoded once and squeezed into squares of one size, in a memory map that ends with the process."""
+    """All images, decoded once and resized to squares of one size, in a temporary memory map."""
 
     def __init__(self, source: Source) -> None:
         assert source.sizes is not None
         self.side = int(source.sizes.max())
         self.sizes = np.empty((len(source), 2), dtype=np.int64)
-        self.shown = np.arange(len(source))  # the image in each place, where one cannot be read another
+        self.shown = np.arange(len(source))  # index of the image at each position; another one if it was replaced
         self.failures: list[Failure] = []
         shape = (len(source), 3, self.side, self.side)
         self.pixels: NDArray[np.uint8] = np.memmap(
@@ -138,7 +138,7 @@ class SquareMap:
             shape=shape,
         )
 
-        for i in range(len(source)):  # no threads: for images so small they would wait for each other
+        for i in range(len(source)):  # no threads: for small images they would wait for each other
             if source.encoded is None:
                 image = source.load(i)
             else:
@@ -152,30 +152,30 @@ class SquareMap:
             self.pixels[i] = np.asarray(image).transpose(2, 0, 1)
 
     def take(self, index: Tensor) -> tuple[Squares, Tensor]:
-        """The images at these positions, and which images they are, (B,)."""
+        """The images at these positions, and their image indices, (B,)."""
         rows = index.numpy()
         pixels, sizes, shown = (torch.from_numpy(values[rows]) for values in (self.pixels, self.sizes, self.shown))
         return Squares(pixels, sizes), shown
 
 
 def unreadable(source: Source, failures: Sequence[Failure]) -> UserError:
-    """For so many files in a row it is not the files that are to blame."""
+    """Error for many consecutive unreadable files, of which the disk is a more likely cause than the files."""
     (last, reason), before = failures[-1], len(failures) - 1
     name = source.names[last]
-    return UserError(f"{name} of {source.spec} cannot be read any more, nor the {before} before it: {reason}")
+    return UserError(f"{name} of {source.spec} and the {before} files before it can no longer be read: {reason}")
 
 
 @dataclass
-class _Begin:
-    """How a worker begins, so that it ends when it should."""
+class _InitWorker:
+    """Initialise a worker so that it ends with its parent."""
 
     parent: int = field(default_factory=os.getpid)
     forked: bool = field(default_factory=lambda: _start_method() == "fork")
 
     def __call__(self, _: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to workers too: their parent ends them
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to workers too; the parent stops them
         if self.forked:
-            # torch's workers miss the death of a parent that is killed while they start: the system shall end them.
+            # torch's workers do not notice if their parent is killed while they start: let the kernel kill them.
             if sys.platform == "linux":
                 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
             if os.getppid() != self.parent:
@@ -187,15 +187,15 @@ def _start_method() -> str:
 
 
 def readable(n: int, i: int, read: Callable[[int], Any]) -> tuple[int, Any, list[Failure]]:
-    """Item i of n, or the next one that can be read; which it is, and those that cannot be.
+    """Index and content of item i of n, or of the next readable item, and the failures before it.
 
-    Failures are handed over as values: an error that leaves a worker loses its sentence.
+    Failures are returned as values, because an exception raised in a worker loses its message.
     """
     failures: list[Failure] = []
     for j in ((i + step) % n for step in range(min(TRIES, n))):
         try:
             return j, read(j), failures
-        except Exception as error:  # Pillow's plug-ins raise many kinds
+        except Exception as error:  # Pillow's plug-ins raise many kinds of errors
             failures.append((j, " ".join(str(error).split()) or type(error).__name__))
     return i, None, failures
 
@@ -210,7 +210,7 @@ def _collate(items: list[tuple[int, Any, list[Failure]]]) -> tuple[Tensor, Any, 
 
 @dataclass
 class _Prepared(Dataset[Any]):
-    """What a worker does to one item: load it, or what the views make of it in their `prepare`."""
+    """Data set of the workers: loads items, and applies the `prepare` of the views if there is one."""
 
     source: Source
     views: Views
@@ -219,7 +219,7 @@ class _Prepared(Dataset[Any]):
     plain: bool
 
     def __getitem__(self, i: int) -> tuple[int, Any, list[Failure]]:
-        if self.source.encoded is None:  # the user's own data set: an error is its author's to see
+        if self.source.encoded is None:  # a user-defined data set: do not hide its errors
             return i, self._prepare(i), []
         return readable(len(self.source), i, self._prepare)
 
@@ -232,9 +232,9 @@ class _Prepared(Dataset[Any]):
 
 
 def _to(data: Any, device: torch.device) -> Any:
-    """Every tensor of a collated batch on the device."""
+    """Move every tensor of a collated batch to the device."""
     if isinstance(data, Tensor):
-        return data.to(device, non_blocking=device.type == "cuda")  # elsewhere the source may be gone too early
+        return data.to(device, non_blocking=device.type == "cuda")  # elsewhere the source could be freed too early
     if isinstance(data, dict):
         return {name: _to(value, device) for name, value in data.items()}
     if isinstance(data, list | tuple):

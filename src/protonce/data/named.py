@@ -1,4 +1,4 @@
-"""torchvision's data sets by name: `NAME[@SPLIT]:ROOT`, such as `CIFAR10:~/data` or `STL10@unlabeled:~/data`."""
+"""torchvision data sets by name: `NAME[@SPLIT]:ROOT`, such as `CIFAR10:~/data` or `STL10@unlabeled:~/data`."""
 
 import inspect
 import re
@@ -12,16 +12,16 @@ import numpy as np
 from protonce.data.pictures import Pixels
 from protonce.errors import UserError
 
-PARTS = {"train": ("train", "trainval"), "test": ("test", "val", "valid")}  # what data sets call them
-TOLD = ("train", "split", "image_set", "mode")  # parameters by which they are told the part
+PARTS = {"train": ("train", "trainval"), "test": ("test", "val", "valid")}  # names that torchvision uses
+SPLIT_PARAMETERS = ("train", "split", "image_set", "mode")  # constructor parameters that select the split
 
 
 @dataclass(frozen=True)
 class Name:
-    """A torchvision data set, and which part of it."""
+    """A torchvision data set and its split."""
 
     name: str
-    split: str  # empty: the one that is needed
+    split: str  # empty: chosen by the caller
     root: Path
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Name:
 
 
 def parse(text: str) -> Name | None:
-    """The name in a text; None where it is none, but a path."""
+    """Parse `NAME[@SPLIT]:ROOT`; None if the text is a path or has another form."""
     found = re.fullmatch(r"([A-Za-z][A-Za-z0-9]+)(?:@([\w.-]+))?:(.+)", text)
     if found is None or Path(text).exists():
         return None
@@ -38,7 +38,7 @@ def parse(text: str) -> Name | None:
 
 @dataclass
 class Images:
-    """Images of a torchvision data set. A class, because workers may have to be sent it."""
+    """Images of a torchvision data set; can be pickled for worker processes."""
 
     dataset: Any
     labels: list[str] | None
@@ -47,33 +47,33 @@ class Images:
         return len(self.dataset)
 
     def load(self, i: int) -> Pixels:
-        """Pixels of an image as RGB; (h, w, 3)."""
+        """RGB pixels of an image; (h, w, 3)."""
         return np.asarray(self.dataset[i][0].convert("RGB"))
 
 
 def open_named(which: Name, part: str) -> Any:
-    """The data set itself; its `train` or `test` part, unless the name says which.
+    """Open the `train` or `test` split of a data set, or the split that its name gives.
 
     Raises:
-        UserError: torchvision has none of this name, it is not in ROOT, or it has no such part.
+        UserError: torchvision has no such data set, it is not in ROOT, or it has no such split.
     """
     kind = _kind(which)
     reasons = []
-    for options in _options(which, _told(kind), part):
+    for options in _options(which, _split_parameter(kind), part):
         try:
             return kind(which.root, **options)
         except (ValueError, RuntimeError, OSError, TypeError, ImportError) as error:
             reasons.append(" ".join(str(error).split()))
-    raise UserError(f"{which.name} cannot be opened in {which.root}: {reasons[0]} (protonce downloads nothing)")
+    raise UserError(f"{which.name} cannot be opened in {which.root}: {reasons[0]} (protonce does not download data)")
 
 
 def has_parts(which: Name) -> bool:
-    """Whether the data set can be told which part of it is wanted.
+    """Whether the data set has several splits.
 
     Raises:
-        UserError: torchvision has none of this name.
+        UserError: torchvision has no such data set.
     """
-    return bool(_told(_kind(which)))
+    return bool(_split_parameter(_kind(which)))
 
 
 def _kind(which: Name) -> Any:
@@ -81,33 +81,33 @@ def _kind(which: Name) -> Any:
 
     kind: Any = getattr(datasets, which.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, datasets.VisionDataset)):
-        raise UserError(f"torchvision has no data set {which.name!r}; the names are those of torchvision.datasets")
+        raise UserError(f"torchvision has no data set {which.name!r}; see torchvision.datasets for the available names")
     return kind
 
 
-def _told(kind: Any) -> str:
-    """The parameter by which a data set is told the part; empty: there are no parts."""
+def _split_parameter(kind: Any) -> str:
+    """The constructor parameter that selects the split; empty: the data set has no splits."""
     parameters = inspect.signature(kind).parameters
-    return next((name for name in TOLD if name in parameters), "")
+    return next((name for name in SPLIT_PARAMETERS if name in parameters), "")
 
 
-def _options(which: Name, told: str, part: str) -> Iterator[dict[str, Any]]:
-    """The ways in which the data set may be told the part."""
+def _options(which: Name, parameter: str, part: str) -> Iterator[dict[str, Any]]:
+    """Constructor arguments that may select the split, in the order in which to try them."""
     names = (which.split,) if which.split else PARTS[part]
-    if told == "train":
+    if parameter == "train":
         if names[0] not in {*PARTS["train"], *PARTS["test"]}:
-            raise UserError(f"{which.name} has no part {which.split!r}; it has train and test")
+            raise UserError(f"{which.name} has no split {which.split!r}; available splits: train, test")
         yield {"train": names[0] in PARTS["train"]}
-    elif told:
-        yield from ({told: value} for value in names)
+    elif parameter:
+        yield from ({parameter: value} for value in names)
     elif which.split:
-        raise UserError(f"{which.name} has no parts; leave out @{which.split}")
+        raise UserError(f"{which.name} has no splits; remove @{which.split}")
     else:
         yield {}
 
 
-def labels_of(dataset: Any) -> list[str] | None:
-    """The class of each image, where the data set has one and says so."""
+def dataset_labels(dataset: Any) -> list[str] | None:
+    """Class of each image; None if the data set does not provide a single class per image."""
     names = (name for name in ("targets", "labels", "_labels", "y") if hasattr(dataset, name))
     codes = np.asarray(getattr(dataset, next(names, ""), None))
     if codes.shape != (len(dataset),):
@@ -121,15 +121,15 @@ def labels_of(dataset: Any) -> list[str] | None:
 
 
 def files_of(dataset: Any) -> list[tuple[str, str]] | None:
-    """Path and class of each image, where the data set is a list of files."""
-    labels, pairs = labels_of(dataset), _pairs(dataset)
+    """Path and class of each image; None if the data set is not a list of files."""
+    labels, pairs = dataset_labels(dataset), _pairs(dataset)
     if labels is None or not pairs or not isinstance(pairs[0][0], str | Path):
         return None
     return [(str(path), label) for (path, _), label in zip(pairs, labels, strict=True)]
 
 
 def _pairs(dataset: Any) -> list[tuple[Any, Any]]:
-    """An image, or its path, and its class; empty where the data set has no such list."""
+    """Pairs of an image, or its path, and its class; empty if the data set has no such list."""
     for name in ("samples", "imgs", "_samples"):
         found = getattr(dataset, name, None)
         if isinstance(found, list) and len(found) == len(dataset) and all(len(pair) == 2 for pair in found):

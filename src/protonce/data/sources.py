@@ -1,7 +1,7 @@
 """Sources of images: a folder, an archive, a table, arrays, the built-in set, or anything with `len` and `load(i)`.
 
-A source gives items by index, a name for each, and labels where the layout has them. Labels are read by
-evaluation only; training never asks for them.
+A source provides items by index, their names, and labels if the layout has them. Labels are for evaluation; training
+uses them only if the system needs labels.
 """
 
 import functools
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protonce import randomness
-from protonce.data import builtin, collections, named, pictures
-from protonce.data.identity import fingerprint_of, looked_into, spread
+from protonce.data import builtin, named, paper_datasets, pictures
+from protonce.data.identity import evenly_spaced, fingerprint_of, sample_bytes
 from protonce.data.listings import Listing, Marks, list_files, list_paths, only
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
@@ -28,18 +28,18 @@ SMALL_FILE = 16_000  # bytes
 
 @runtime_checkable
 class Items(Protocol):
-    """What a user's own data set must offer: a length, and an item by its index."""
+    """Interface of a user-defined data set: a length, and items by index."""
 
     def __len__(self) -> int: ...
 
     def load(self, i: int, /) -> Any:
-        """The item at a position: for images an array (h, w, 3) of uint8."""
+        """Item i; for images a uint8 array (h, w, 3)."""
         ...
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that was found but cannot be used, and why."""
+    """A file that cannot be used, and the reason."""
 
     name: str
     reason: str
@@ -47,7 +47,7 @@ class Skipped:
 
 @dataclass
 class Source:
-    """Items by index, with names, labels (None: the layout has none), and what was skipped."""
+    """Items by index, with their names, their labels (None: there are none) and the files that were skipped."""
 
     spec: str
     names: list[str]
@@ -56,21 +56,21 @@ class Source:
     fingerprint: str
     skipped: list[Skipped] = field(default_factory=list)
     sizes: NDArray[np.int64] | None = None  # (n, 2) height and width; None: the items are not images
-    files: list[str] | None = None  # where each item lies on the disk; None: it does not
-    stamps: list[int] | None = None  # of each file what changes with its content
-    place: str = ""  # what opens it again, from any working directory; empty: `spec` does
-    encoded: Callable[[int], BinaryIO] | None = None  # opens the encoded image, where there is one
-    marks: Marks | None = None  # where an image may show several classes; then there are no `labels`
-    lost: list[Skipped] = field(default_factory=list)  # items that were known before, and cannot be loaded any more
-    own: bool = False  # a data set object of the user's own: `identity` looks at some of its items only
-    subset_of: "tuple[Source, NDArray[np.int64]] | None" = None  # a source, and the positions of these in it
+    files: list[str] | None = None  # path of each item; None: the items are not files
+    stamps: list[int] | None = None  # modification time or checksum of each file
+    place: str = ""  # like `spec`, but valid in any working directory; empty: `spec` is
+    encoded: Callable[[int], BinaryIO] | None = None  # opens the encoded image; None: there is no file
+    marks: Marks | None = None  # if images may have several classes; `labels` is then None
+    lost: list[Skipped] = field(default_factory=list)  # items that can no longer be read
+    own: bool = False  # a user-defined data set, of which `identity` sees only a sample
+    subset_of: "tuple[Source, NDArray[np.int64]] | None" = None  # the parent source, and the indices in it
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def in_memory(self) -> bool:
-        """Whether `load` only looks into an array, so that workers would gain nothing."""
+        """Whether `load` only indexes an array, so that worker processes would not help."""
         load = self.load
         while isinstance(load, _Chosen):
             load = load.load
@@ -78,23 +78,23 @@ class Source:
 
     @property
     def side(self) -> int:
-        """Typical shorter side in pixels; 0 where the items are not images."""
+        """Typical shorter side in pixels; 0 if the items are not images."""
         return 0 if self.sizes is None else int(np.median(self.sizes.min(axis=1)))
 
     @functools.cached_property
     def identity(self) -> str:
-        """Tells these items in this order from any others, for what is computed of them and kept.
+        """Hash that identifies these items in this order, for results that are computed from them and cached.
 
-        Stricter than the fingerprint, which other files of the same names and sizes have, too: by the stamps of
-        files, and where there are none by what some of the items are.
+        It is stricter than the fingerprint, which covers only names and sizes: it includes the stamps of files, or else
+        the content of a sample of the items.
         """
         stamps = self.stamps
-        content = looked_into(self.load, len(self)) if stamps is None else np.array(stamps, dtype=np.int64).tobytes()
+        content = sample_bytes(self.load, len(self)) if stamps is None else np.array(stamps, dtype=np.int64).tobytes()
         names = "\0".join([self.fingerprint, *self.names]).encode("utf-8", "surrogateescape")
         return hashlib.sha256(names + content).hexdigest()
 
     def subset(self, chosen: NDArray[np.int64]) -> "Source":
-        """The items at these positions, in this order."""
+        """The items at these indices, in this order."""
         names = [self.names[i] for i in chosen]
         return Source(
             spec=self.spec,
@@ -116,7 +116,7 @@ class Source:
 
 @dataclass
 class _Chosen:
-    """`load` of a subset. A class, like its likes below, because workers may have to be sent it."""
+    """`load` of a subset. A class, like those below, so that it can be pickled for worker processes."""
 
     load: Callable[[int], Any]
     chosen: NDArray[np.int64]
@@ -149,32 +149,32 @@ Data = str | Path | NDArray[np.uint8] | Items | Source
 def open_source(
     data: Data, part: str = "train", seed: int = 0, limit: int = 0, known: Sequence[str] | None = None
 ) -> Source:
-    """Open whatever DATA may be.
+    """Open a data source.
 
     Args:
         data: a folder, a .zip or .tar, a .csv or .parquet of paths, a data set as `NAME[@SPLIT]:ROOT` (ImageNet,
             Places205, VOC2007, VOC2012, or one of torchvision's), `builtin`, an array of images (n, h, w) or
-            (n, h, w, 3), or an object with `len` and `load(i)` (and, if it has them, `names` and `labels`).
-        part: "train" or "test", for data sets that have both.
-        seed: of the built-in images, and of the limit.
-        limit: take this many items, drawn by the seed; 0: all. No more files are opened than that needs.
-        known: of files those of these names, in their order, whatever else has come or gone since they were listed.
+            (n, h, w, 3), or an object with `len` and `load(i)` (and optionally `names` and `labels`).
+        part: "train" or "test", for data sets that have both splits.
+        seed: of the built-in images and of `limit`.
+        limit: number of items to draw at random; 0: all. Only as many files are opened as needed.
+        known: names of the files to open, in this order, even if files were added or removed since they were listed.
 
     Raises:
-        UserError: there is nothing there, or no readable image in it.
+        UserError: the data does not exist or has no readable image.
     """
     if isinstance(data, str | Path) and data != "builtin":
         name = named.parse(str(data))
         if name is None:
             return _from_files(str(data), str(Path(data).resolve()), list_files(Path(data)), seed, limit, known)
-        if name.name in collections.READERS:
-            return _from_files(str(name), str(name), collections.read(name, part), seed, limit, known)
+        if name.name in paper_datasets.READERS:
+            return _from_files(str(name), str(name), paper_datasets.read(name, part), seed, limit, known)
         dataset = named.open_named(name, part)
         files = named.files_of(dataset)
         if files is not None:
             return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit, known)
-        images = named.Images(dataset, named.labels_of(dataset))
-        source = _from_items(images, str(name), f"{name.name} {name.split or part}")  # wherever it lies
+        images = named.Images(dataset, named.dataset_labels(dataset))
+        source = _from_items(images, str(name), f"{name.name} {name.split or part}")  # independent of ROOT
         return _limited(source, seed, limit)
     if isinstance(data, Source):
         source = data
@@ -194,12 +194,12 @@ def _limited(source: Source, seed: int, limit: int) -> Source:
 
 
 def random_order(n: int, purpose: str, seed: int) -> NDArray[np.int64]:
-    """A random order of n items by the seed."""
+    """Random permutation of n items, determined by the purpose and the seed; (n,)."""
     return np.argsort(randomness.uniform(seed, purpose, 0, np.arange(n), 1)[:, 0], kind="stable")
 
 
 def _from_builtin(part: str, seed: int) -> Source:
-    images, labels = builtin.draw(part, seed)
+    images, labels = builtin.draw_images(part, seed)
     names = [f"{part}/{label}/{i:05d}" for i, label in enumerate(labels)]
     spec = "builtin" if part == "train" else f"builtin ({part} part)"
     return _of_images(spec, images, names, labels, f"builtin {builtin.VERSION} {part} {seed}")
@@ -208,10 +208,10 @@ def _from_builtin(part: str, seed: int) -> Source:
 def _from_array(array: NDArray[Any]) -> Source:
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
         raise UserError(
-            f"the array has shape {array.shape} and type {array.dtype}; images are (n, h, w) or (n, h, w, 3), uint8"
+            f"images must be a uint8 array (n, h, w) or (n, h, w, 3), got shape {array.shape} and dtype {array.dtype}"
         )
     if len(array) == 0:
-        raise UserError("the array holds no image")
+        raise UserError("the array contains no images")
     images = array[..., None] if array.ndim == 3 else array
     images = np.broadcast_to(images, (*images.shape[:3], 3))
     names = [f"{i:08d}" for i in range(len(images))]
@@ -237,7 +237,7 @@ def _from_items(items: Any, spec: str, content: str = "") -> Source:
     labels = getattr(items, "labels", None)
     for what, values in (("names", names), ("labels", labels)):
         if values is not None and len(values) != len(items):
-            raise UserError(f"the data set has {len(items)} items and {len(values)} {what}")
+            raise UserError(f"the data set has {len(items)} items but {len(values)} {what}")
     first = items.load(0)
     images = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3 and first.shape[2] == 3
     return Source(
@@ -252,22 +252,22 @@ def _from_items(items: Any, spec: str, content: str = "") -> Source:
 
 
 def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, known: Sequence[str] | None) -> Source:
-    """A source of encoded images. Each is decoded once: what cannot be is skipped, with the reason.
+    """Source of encoded images. Each is decoded once; those that cannot be decoded are skipped, with the reason.
 
-    Of known images none is skipped, for each has its place in the run: those that cannot be decoded are `lost`.
+    Known images are never skipped, because a run refers to them by index: those that cannot be decoded are `lost`.
     """
     if known is not None:
         listing, limit = only(listing, known), 0
     names, where = listing.names, listing.where
     if not names:
-        raise UserError(f"no image was found {where}; looked for {', '.join(SUFFIXES)}")
+        raise UserError(f"no images found {where}; supported formats: {', '.join(SUFFIXES)}")
     order = random_order(len(names), "limit", seed) if 0 < limit < len(names) else np.arange(len(names))
     wanted = limit or len(names)
     shapes: dict[int, tuple[int, int]] = {}
     reasons: dict[int, str] = {}
     while len(shapes) < wanted and len(order):
         now, order = np.split(order, [wanted - len(shapes)])
-        for i, found in zip(now.tolist(), _look_at(listing, now.tolist()), strict=True):
+        for i, found in zip(now.tolist(), _probe_all(listing, now.tolist()), strict=True):
             if isinstance(found, str):
                 reasons[i] = found
             else:
@@ -276,14 +276,14 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
     skipped = [Skipped(names[i], reasons[i]) for i in sorted(reasons)]
     if not keep:
         raise UserError(
-            f"none of the {len(names)} image files {where} can be read; {skipped[0].name} is {skipped[0].reason}"
+            f"none of the {len(names)} image files {where} can be read, e.g. {skipped[0].name}: {skipped[0].reason}"
         )
     lost = skipped if known is not None else []
     if lost:
         typical = np.median(list(shapes.values()), axis=0).astype(int).tolist()
         shapes |= dict.fromkeys(reasons, (typical[0], typical[1]))
         keep, skipped = sorted(shapes), []
-    labels = None if listing.marks else listing.labels or labels_of(names)
+    labels = None if listing.marks else listing.labels or folder_labels(names)
     kept = [names[i] for i in keep]
     encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
     return Source(
@@ -303,26 +303,26 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
     )
 
 
-def _look_at(listing: Listing, chosen: list[int]) -> list[tuple[int, int] | str]:
-    """`_look` at each: large files side by side; small ones in turn, for threads would wait for each other."""
+def _probe_all(listing: Listing, chosen: list[int]) -> list[tuple[int, int] | str]:
+    """`_probe` each: large files in threads, small ones one by one, because threads would wait for each other."""
     if np.median(listing.sizes) < SMALL_FILE:
-        return [_look(listing.open, i) for i in chosen]
+        return [_probe(listing.open, i) for i in chosen]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda i: _look(listing.open, i), chosen))
+        return list(pool.map(lambda i: _probe(listing.open, i), chosen))
 
 
-def _look(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str:
+def _probe(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | str:
     try:
         with open_file(i) as file:
-            return pictures.look(file)
-    except Exception as error:  # a file that is gone, a member that is encrypted: many kinds
+            return pictures.probe(file)
+    except Exception as error:  # a missing file, an encrypted member: many kinds of errors
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def labels_of(names: Sequence[str]) -> list[str] | None:
-    """The folder of each image below the folder that all have in common: its finest label.
+def folder_labels(names: Sequence[str]) -> list[str] | None:
+    """Label of each image: its folder, relative to the folder that all images have in common.
 
-    None where there is a single folder, or where images lie beside the folders: then they name no classes.
+    None if there is a single folder, or if images are next to folders: then the folders are not classes.
     """
     folders = [PurePosixPath(name).parts[:-1] for name in names]
     common = 0
@@ -333,9 +333,9 @@ def labels_of(names: Sequence[str]) -> list[str] | None:
 
 
 def labels_like(names: Sequence[str], classes: Collection[str]) -> list[str] | None:
-    """The folder of each image, as it is called among these classes: with as many folders above it as they have.
+    """Label each image with the longest ending of its folder path that is one of the classes.
 
-    None where the folders of an image are none of the classes.
+    None if the folder path of an image ends in none of the classes.
     """
     found = []
     for name in names:
@@ -348,26 +348,26 @@ def labels_like(names: Sequence[str], classes: Collection[str]) -> list[str] | N
 
 
 def has_test_part(data: Data) -> bool:
-    """Whether DATA is a data set with a test part of its own, of which no other part is named."""
+    """Whether DATA is a data set with its own test split, and gives no other split."""
     if not isinstance(data, str | Path):
         return False
     name = named.parse(str(data))
     if name is None:
         return data == "builtin"
-    return not name.split and (name.name in collections.READERS or named.has_parts(name))
+    return not name.split and (name.name in paper_datasets.READERS or named.has_parts(name))
 
 
 def lies_among(path: Path, data: Data) -> bool:
-    """Whether a path is in the folder of images that DATA is."""
+    """Whether DATA is a folder of images that contains the path."""
     if not isinstance(data, str | Path) or str(data) in ("", "builtin") or not Path(data).is_dir():
         return False
     return path.resolve().is_relative_to(Path(data).resolve())
 
 
 def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
-    """A training and a test part of one source, drawn by the seed.
+    """Split a source at random into training and test images.
 
-    Each label has an image in the training part; a file that is listed twice, by links, has both places there.
+    Every label of the test images occurs in the training images, and no file is in both, even if links list it twice.
     """
     order = random_order(len(source), "split", seed)
     n_test = max(round(share * len(source)), 1)
@@ -384,16 +384,17 @@ def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source
 
 
 def check_apart(labelled: Source, tested: Source) -> None:
-    """Files shared by train and test are an error: a test on known answers tests nothing.
+    """Check that training and test images do not overlap.
 
     Raises:
-        UserError: there are such files; or of images without files all look the same on both sides.
+        UserError: they share files, or, if they are not files, a sample of both is identical.
     """
     shared = set(labelled.files or []) & set(tested.files or [])
     if shared:
         raise UserError(
-            f"{len(shared)} files are among the training and the test images, one of them {min(shared)}; part them"
+            f"{len(shared)} files are in both the training and the test images, for example {min(shared)}; "
+            "remove them from one of the two"
         )
     without_files = not labelled.files and not tested.files and len(labelled) == len(tested)
-    if without_files and all(np.array_equal(labelled.load(i), tested.load(i)) for i in spread(len(labelled))):
-        raise UserError(f"{labelled.spec} and {tested.spec} are the same images; test on others")
+    if without_files and all(np.array_equal(labelled.load(i), tested.load(i)) for i in evenly_spaced(len(labelled))):
+        raise UserError(f"{labelled.spec} and {tested.spec} contain the same images; test on other images")

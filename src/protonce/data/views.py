@@ -1,8 +1,8 @@
-"""Views of images: random ones for training, as many as a method needs, and a plain one for features.
+"""Views of images: random views for training, as many as a method needs, and a plain view for features.
 
-What each random view looks like is a `ViewSpec`. It is drawn per image, as in torchvision's recipes, but computed for
+A `ViewSpec` describes each random view. Its parameters are sampled per image, as in torchvision, but it is computed for
 the whole batch at once on the device. Version 1 is MoCo's order of operations: crop, grey, jitter, flip. Version 2 is
-MoCo v2's: crop, jitter, grey, blur, flip. Any other modality brings its own `Views`.
+MoCo v2's: crop, jitter, grey, blur, flip. Other modalities define their own `Views`.
 """
 
 import functools
@@ -33,13 +33,13 @@ from protonce.data.crops import (
 )
 from protonce.data.pictures import decode
 
-FUSED = importlib.util.find_spec("numba") is not None  # whether colours can be computed by compiled code
+FUSED = importlib.util.find_spec("numba") is not None  # whether numba can compile the colour operations
 LARGE = 128  # pixels: three channels of this side fill a good part of a core's cache
 
 
 @dataclass(frozen=True)
 class Samples:
-    """A batch before its views: the items, which images they are, and where their random numbers come from."""
+    """A batch before its views: the items, their indices, and the seed of their random numbers."""
 
     data: Any  # collated items; for images see `ImageViews`
     index: Tensor  # (B,) int64, on the CPU
@@ -47,33 +47,33 @@ class Samples:
     epoch: int
 
     def uniform(self, purpose: str, n: int) -> NDArray[np.float64]:
-        """N numbers in [0, 1) for each item, a function of seed, purpose, epoch and index alone; (B, n)."""
+        """Random numbers in [0, 1) for each item, (B, n); they depend only on seed, purpose, epoch and index."""
         return randomness.uniform(self.seed, purpose, self.epoch, self.index.numpy(), n)
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item before collation, as `prepare` gets it in a worker."""
+    """One item before collation: the argument of `prepare` in a worker."""
 
     index: int
     seed: int
     epoch: int
-    plain: bool  # for the plain view; else for random views
-    load: Callable[[], Any]  # gives the item; of an image all its pixels, (h, w, 3) uint8
+    plain: bool  # True: for the plain view; False: for random views
+    load: Callable[[], Any]  # loads the item; for images all pixels, (h, w, 3) uint8
     encoded: Callable[[], BinaryIO] | None = None  # opens the encoded image; None: there is no file
 
     def uniform(self, purpose: str, n: int) -> NDArray[np.float64]:
-        """The same numbers that `Samples.uniform` gives for this item; (n,)."""
+        """The same random numbers as `Samples.uniform` for this item; (n,)."""
         return randomness.uniform(self.seed, purpose, self.epoch, np.array([self.index]), n).reshape(n)
 
 
 class Views(Protocol):
-    """What the training loop asks of views; tensors arrive and leave on the device.
+    """Interface of views; inputs and outputs are on the device.
 
-    Views may have two more members, which need not be there:
+    Views may have two optional members:
 
-    - `prepare(item: Item) -> Any`: what a worker makes of an item before collation. It returns a tensor, or a tuple or
-      dict of tensors. Without it items are collated as they are loaded.
+    - `prepare(item: Item) -> Any`: prepares an item in a worker, before collation. It returns a tensor, or a tuple or
+      dict of tensors. Without it, items are collated as they are loaded.
     - `takes_squares: bool`: if True, sources of small images are decoded once and kept in memory; `samples.data` is
       then `Squares`, and `prepare` is not called.
     """
@@ -83,31 +83,31 @@ class Views(Protocol):
         ...
 
     def plain(self, samples: Samples, /) -> Tensor:
-        """The view from which features are taken; not random."""
+        """The deterministic view from which features are computed."""
         ...
 
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """What one random view looks like. Where a field is None the setting of that name applies.
+    """Parameters of one random view. A field that is None takes the value of the setting with the same name.
 
     Attributes:
-        name: its random draws are a function of seed, name, epoch and image index.
+        name: random numbers depend on seed, name, epoch and image index.
         size: side of the view in pixels; None: `image_size`.
-        crop_scale: smallest and largest share of the area that the crop keeps.
+        crop_scale: smallest and largest share of the area in the crop.
         flip_p: probability of a horizontal flip.
         jitter: strength of brightness, contrast, saturation and hue.
         jitter_p: probability of colour jitter.
         grey_p: probability of a grey view.
         blur_p: probability of Gaussian blur; None: the setting in v2, 0 in v1.
         blur_sigma: smallest and largest sigma of the blur in pixels.
-        solarise_p: probability that values of at least one half are inverted, after the blur (BYOL).
+        solarise_p: probability of solarisation, after the blur (BYOL).
         tiles: t > 0 cuts the view into a grid of t x t cells and takes a random square of each, in row-major order
             (jigsaw, PIRL). The view is then (B, t², 3, tile_size, tile_size).
         tile_size: side of these squares in pixels; 0: the whole cell, size // t.
 
     Raises:
-        ValueError: a value is impossible.
+        ValueError: a value is out of range.
     """
 
     name: str
@@ -127,24 +127,24 @@ class ViewSpec:
         if not self.name:
             raise ValueError("a view needs a name")
         if self.size is not None and self.size < 1:
-            self._refuse("size", "it takes at least 1")
+            self._refuse("size", "at least 1")
         for field in ("flip_p", "jitter_p", "grey_p", "blur_p", "solarise_p"):
             value = getattr(self, field)
             if value is not None and not 0 <= value <= 1:
-                self._refuse(field, "it takes a probability")
+                self._refuse(field, "a probability between 0 and 1")
         if self.crop_scale is not None and not (_is_range(self.crop_scale) and self.crop_scale[1] <= 1):
-            self._refuse("crop_scale", "it takes two shares above 0 and at most 1, the smaller first")
+            self._refuse("crop_scale", "two values with 0 < low <= high <= 1")
         if self.blur_sigma is not None and not _is_range(self.blur_sigma):
-            self._refuse("blur_sigma", "it takes two numbers above 0, the smaller first")
+            self._refuse("blur_sigma", "two values with 0 < low <= high")
         if self.jitter is not None and not (len(self.jitter) == 4 and min(self.jitter) >= 0 and self.jitter[3] <= 0.5):
-            self._refuse("jitter", "it takes four strengths of at least 0, of which the hue is at most 0.5")
+            self._refuse("jitter", "four strengths of at least 0, the hue at most 0.5")
         if self.tiles < 0:
-            self._refuse("tiles", "it takes at least 0")
+            self._refuse("tiles", "at least 0")
         if self.tile_size < 0 or (self.tile_size and not self.tiles):
-            self._refuse("tile_size", "it takes at least 0, and needs tiles")
+            self._refuse("tile_size", "at least 0, and 0 without tiles")
 
-    def _refuse(self, field: str, takes: str) -> None:
-        raise ValueError(f"view {self.name!r} has {field} {getattr(self, field)}; {takes}")
+    def _refuse(self, field: str, expected: str) -> None:
+        raise ValueError(f"view {self.name!r}: {field} must be {expected}, got {getattr(self, field)}")
 
 
 def _is_range(values: Sequence[float]) -> bool:
@@ -156,7 +156,7 @@ TWO_VIEWS = (ViewSpec("query"), ViewSpec("key"))  # MoCo, SimCLR, PCL
 
 @dataclass(frozen=True)
 class _View:
-    """A `ViewSpec` with the settings filled in."""
+    """A `ViewSpec` in which settings replace None."""
 
     name: str
     size: int
@@ -191,16 +191,16 @@ class _View:
 
 
 class ImageViews:
-    """Random and plain views of images, by the settings and a specification per random view.
+    """Random and plain views of images.
 
     `samples.data` is one of two things:
 
-    - Small images: `Squares`. Crops are drawn for the shape of the original image and cut here.
+    - Small images: `Squares`. Crops are sampled for the shape of the original image and cut here.
     - Large images: the crops that `prepare` has cut in a worker, one (B, 3, s, s) uint8 per view.
 
     Args:
         settings: of the run.
-        specs: of the random views, in the order in which `train` gives them.
+        specs: one per random view, in the order in which `train` returns them.
 
     Raises:
         ValueError: there is no specification, two have the same name, or tiles do not fit into their view.
@@ -211,7 +211,7 @@ class ImageViews:
     def __init__(self, settings: Resolved, specs: Sequence[ViewSpec] = TWO_VIEWS) -> None:
         if len({spec.name for spec in specs}) < max(len(specs), 1):
             names = ", ".join(repr(spec.name) for spec in specs)
-            raise ValueError(f"views need names of their own, and there must be at least one; got {names or 'none'}")
+            raise ValueError(f"there must be at least one view, and names must be unique, got {names or 'none'}")
         self.settings, self.specs = settings, tuple(specs)
         self._views = [_View.of(spec, settings) for spec in specs]
 
@@ -233,11 +233,11 @@ class ImageViews:
     def prepare(self, item: Item) -> tuple[Tensor, ...]:
         """The crops of one large image, (3, s, s) uint8 per view.
 
-        A JPEG is decoded once, at the smallest size from which no crop has to be enlarged. So the other views of an
-        image do not affect where a crop lies, only the size at which the image is decoded.
+        A JPEG is decoded once, at the smallest size at which no crop has to be enlarged. So the other views of an image
+        affect only the size at which it is decoded, not the position of a crop.
         """
         sizes = [self.settings.image_size] if item.plain else [view.size for view in self._views]
-        boxes = functools.cache(lambda *shape: self.boxes(item, shape))  # the shape is known within `decode`
+        boxes = functools.cache(lambda *shape: self.boxes(item, shape))  # `decode` knows the shape
         if item.encoded is None:
             pixels = item.load()
             shape, factor = pixels.shape[:2], 1.0
@@ -248,7 +248,7 @@ class ImageViews:
         return tuple(crop_array(pixels, box, size, resize_first=item.plain) for box, size in pairs)
 
     def boxes(self, item: Item, shape: tuple[int, int]) -> Boxes:
-        """Where the crops of one image of this height and width lie; (views, 4), for the plain view (1, 4)."""
+        """Boxes of the crops of an image with this height and width; (views, 4), for the plain view (1, 4)."""
         sizes = np.array([shape])
         if item.plain:
             return centre_boxes(sizes, self.settings.plain_resize, self.settings.image_size)
@@ -269,7 +269,7 @@ class ImageViews:
             flip = np.zeros_like(flip)
         else:
             images = samples.data[i]
-        images = self._render(images, flip, Colours.draw(uniform, view.colours, images.device))
+        images = self._render(images, flip, Colours.sample(uniform, view.colours, images.device))
         if view.tiles:
             images = cut_tiles(images, view.tiles, view.tile_size, uniform("tiles", 2 * view.tiles**2))
         return images
@@ -293,5 +293,5 @@ class ImageViews:
 
 
 def crop_views(settings: Resolved) -> ImageViews:
-    """One random crop, flipped or not, with no other change: what classifiers train on (MoCo's linear evaluation)."""
+    """Views of one random crop with a random flip only, to train classifiers (as in MoCo's linear evaluation)."""
     return ImageViews(settings, [ViewSpec("query", crop_scale=(0.08, 1.0), jitter_p=0.0, grey_p=0.0, blur_p=0.0)])

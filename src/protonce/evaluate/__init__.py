@@ -1,1 +1,1 @@
-"""The evaluations: each a pure function of arrays, and a front that reads a run folder."""
+"""Evaluation protocols: pure functions of arrays, and a front end that reads a run folder."""

@@ -1,4 +1,4 @@
-"""How well clusters of frozen features agree with labels (table 5), and the run's own clusters over its training."""
+"""Agreement of labels with clusters of frozen features (table 5), and with the run's own clusters over training."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protonce import randomness
+from protonce import agreement, randomness
+from protonce.agreement import Table
 from protonce.errors import UserError
-from protonce.evaluate import agreement
-from protonce.evaluate.agreement import Table
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import WORDS
 from protonce.kmeans import Engine, k_means
 from protonce.run import Run, read_assignments
@@ -28,7 +27,7 @@ SCORES: dict[str, Callable[[Table], float]] = {
 def clusterings(
     features: Tensor, k: int, starts: int, seed: int = 0, engine: Engine = "torch"
 ) -> list[NDArray[np.int64]]:
-    """k-means on L2-normalised features, from several starts; a cluster for each of the n images, (n,) each."""
+    """k-means on L2-normalised features from several random starts; the cluster of each image, (n,) per start."""
     points = F.normalize(features, dim=1)
     return [
         k_means(
@@ -44,7 +43,7 @@ def ami(features: Tensor, labels: Sequence[str], starts: int = 5, seed: int = 0)
     Args:
         features: (n, D); L2-normalised here.
         labels: n of them.
-        starts: k-means is run from this many starts, and the scores averaged.
+        starts: random starts of k-means over which the score is averaged.
         seed: of the starts.
     """
     found = clusterings(features, len(set(labels)), starts, seed)
@@ -62,18 +61,18 @@ def over_training(run: Run, labels: Sequence[str], epochs: Sequence[int]) -> lis
 
 
 def _labelled(labels: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the images that have a label, and the number of their class: an empty label says nothing."""
+    """Indices of the images with a label, and their classes as integers; an empty label is no label."""
     known = np.flatnonzero(np.asarray(labels) != "")
     return known, np.unique(np.asarray(labels)[known], return_inverse=True)[1]
 
 
 def protocol(task: Task) -> Outcome:
-    """k-means on the features of one set; AMI over training from the assignments the run has kept."""
-    options, labels = task.options, labels_of(task.test)
+    """k-means on the features of one data set; AMI over training from the assignments recorded by the run."""
+    options, labels = task.options, single_labels(task.test)
     (features,) = task.features(task.test, options.features)
     numbers = [len(set(labels))] if options.clusters == "auto" else options.clusters
     if max(numbers) > len(labels):
-        raise UserError(f"clusters is {max(numbers)}, and there are {len(labels)} images; ask for fewer")
+        raise UserError(f"--clusters is {max(numbers)}, but there are only {len(labels)} images")
     metrics: Metrics = {}
     for k in numbers:
         with task.steps.doing(f"k-means of {len(features):,} features into {k:,} clusters"):

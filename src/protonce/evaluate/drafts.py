@@ -1,4 +1,4 @@
-"""What a long protocol has finished so far, so that the same command goes on where it was interrupted."""
+"""Intermediate results of an evaluation, so that the same command resumes it after an interruption."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ from protonce.files import write_whole
 
 
 class Drafts:
-    """Finished pieces of one evaluation by name, kept in a file until its result is.
+    """Finished pieces of one evaluation by name, saved to a file until the result is written.
 
     Args:
         path: of the file.
-        key: tells what is evaluated, how and on what; pieces of another key are forgotten.
+        key: identifies the run, the options and the data; pieces saved with another key are ignored.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -28,21 +28,21 @@ class Drafts:
             if kept["key"] == key:
                 self.pieces = kept["pieces"]
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # nothing was kept, or nothing that can be used
+            pass  # nothing usable was saved
 
     def piece(self, name: str, make: Callable[[], Any]) -> Any:
-        """A finished piece, or the one that `make` makes now: something JSON can hold."""
+        """A finished piece, or the result of `make`, which is saved; it must be JSON-serialisable."""
         if name not in self.pieces:
             self.keep(name, make())
         return self.pieces[name]
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep a piece; one of the same name is replaced."""
+        """Save a piece, replacing one of the same name."""
         self.pieces[name] = value
         write_whole(self.path, json.dumps({"key": self.key, "pieces": self.pieces}) + "\n")
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that were kept last; none: nothing was."""
+        """The tensors that were saved last; empty if there are none."""
         try:
             with safe_open(self._weights, "pt") as file:
                 mine = (file.metadata() or {}).get("key") == self.key
@@ -51,7 +51,7 @@ class Drafts:
             return {}
 
     def keep_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep tensors instead of those that were kept before."""
+        """Save tensors, replacing those saved before."""
         held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         write_whole(self._weights, save(held, {"key": self.key}))
 
@@ -60,6 +60,6 @@ class Drafts:
         return self.path.with_suffix(".safetensors")
 
     def remove(self) -> None:
-        """Forget all, for the result is kept."""
+        """Delete the files, once the result has been saved."""
         self.path.unlink(missing_ok=True)
         self._weights.unlink(missing_ok=True)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from protonce.data.sources import random_order
 from protonce.errors import UserError
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of
+from protonce.evaluate.task import Metrics, Outcome, Task, single_labels
 from protonce.ties import COSINE, first_of_highest, group_values
 
 _BLOCK = 1 << 25  # similarities held at once
-CANDIDATES = (1, 5, 10, 20, 50, 100, 200)  # numbers of neighbours to choose from
-TRIED = 10_000  # images that choose
+CANDIDATES = (1, 5, 10, 20, 50, 100, 200)  # candidates for the number of neighbours
+TRIED = 10_000  # training images on which to choose k, at most
 
 
 def knn_accuracy(
@@ -29,15 +29,15 @@ def knn_accuracy(
 ) -> float:
     """Share of test images whose label wins the vote of their k nearest training images.
 
-    Similarity is the cosine, a neighbour's vote weighs exp(v·v'/τ) (section 4.3 of the paper), and of two
-    labels with as many votes the first in alphabetical order wins.
+    Similarity is the cosine, and a neighbour's vote has weight exp(v·v'/τ) (section 4.3 of the paper). If two labels
+    have equal votes, the first in alphabetical order wins.
 
     Args:
         train: features of images with known labels, (n, D).
         train_labels: n of them.
         test: features, (q, D).
         test_labels: q of them.
-        k: neighbours, at most n.
+        k: number of neighbours, at most n.
         tau: temperature of the weights.
     """
     names, codes = np.unique(np.asarray(train_labels), return_inverse=True)
@@ -49,20 +49,22 @@ def knn_accuracy(
 def choose_k(
     bank: Tensor, queries: Tensor, labels: Sequence[str], tau: float, chosen: NDArray[np.int64]
 ) -> dict[int, float]:
-    """Accuracy for each candidate k with every image left out in turn: the training side alone decides.
+    """Leave-one-out accuracy of each candidate k on the training images.
 
     Args:
-        bank: features among which neighbours are looked for, (n, D).
+        bank: features to search for neighbours, (n, D).
         queries: features of the same images, in the same order, (n, D).
         labels: n of them.
         tau: temperature of the weights.
-        chosen: the images that are left out in turn.
+        chosen: indices of the images to leave out, one at a time.
     """
     names, codes = np.unique(np.asarray(labels), return_inverse=True)
     known = torch.from_numpy(codes)
     candidates = [k for k in CANDIDATES if k < len(bank)]
     left_out = torch.from_numpy(chosen)
-    similarity, neighbour = neighbours(bank, queries[left_out], candidates[-1], left_out)  # one search for all
+    similarity, neighbour = neighbours(
+        bank, queries[left_out], candidates[-1], left_out
+    )  # one search for all candidates
     return {
         k: float((vote(similarity[:, :k], known[neighbour[:, :k]], len(names), tau) == known[left_out]).double().mean())
         for k in candidates
@@ -70,22 +72,22 @@ def choose_k(
 
 
 def best_k(accuracies: dict[int, float]) -> int:
-    """The number of neighbours with the highest accuracy; of several the smallest."""
+    """The number of neighbours with the highest accuracy; the smallest of several."""
     return max(accuracies, key=lambda k: (accuracies[k], -k))
 
 
 def neighbours(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Cosine similarity and position of the k most similar rows of the bank, most similar first; (q, k) each.
+    """Cosine similarity and index of the k most similar rows of the bank, most similar first; (q, k) each.
 
     Of rows that are equally similar up to rounding the first in the bank comes first, so the first k' of k neighbours
-    are the k' neighbours. Exact, in blocks, so that what is held beside bank and queries is their unit vectors and one
-    block.
+    are the k' nearest. The search is exact and runs in blocks: it needs memory for the unit vectors of bank and queries
+    and for one block.
 
     Args:
         bank: (n, D).
         queries: (q, D).
-        k: at most n of them are found.
-        left_out: for each query a position of the bank that is not looked at, (q,); None: all are.
+        k: number of neighbours; n if there are fewer rows.
+        left_out: for each query the index of a row to exclude, (q,); None: exclude none.
     """
     unit = F.normalize(bank, dim=1)
     found = []
@@ -102,39 +104,39 @@ def neighbours(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = 
 def _highest(similarity: Tensor, k: int) -> Tensor:
     """Columns of the k highest values of each row, the highest first, ties in the order of the columns; (b, k)."""
     n = similarity.shape[1]
-    value, position = similarity.topk(min(k + 1, n), dim=1)  # one more shows whether the last place is tied
+    value, position = similarity.topk(min(k + 1, n), dim=1)  # one more, to detect a tie at the last place
     group = group_values(value, COSINE)
-    number = F.pad((group[:, 1:] < group[:, :-1]).cumsum(dim=1), (1, 0))  # of each value's group, from 0
+    number = F.pad((group[:, 1:] < group[:, :-1]).cumsum(dim=1), (1, 0))  # index of the group of each value
     position = (number * n + position).sort(dim=1).values[:, :k] % n  # by group, then by position
     if k == n:
         return position
     column = torch.arange(k)
     tied = (group[:, k] == group[:, k - 1]).nonzero()[:, 0]
     for rows in tied.split(max(_BLOCK // (4 * n), 1)):
-        # topk took some of the last group's members: take its first ones instead.
+        # topk took arbitrary members of the last group: take the first ones instead.
         last, values = group[rows, k - 1, None], similarity[rows]
         member = (values <= last) & (values >= last - COSINE)  # (r, n)
         first = torch.where(member, torch.arange(n, dtype=torch.int32), n).topk(k, dim=1, largest=False).values
-        start = (group[rows] > last).sum(dim=1, keepdim=True)  # the place where the last group starts, (r, 1)
+        start = (group[rows] > last).sum(dim=1, keepdim=True)  # column where the last group starts, (r, 1)
         filled = first.long().gather(1, (column - start).clamp_min(0))
         position[rows] = torch.where(column < start, position[rows], filled)
     return position
 
 
 def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor:
-    """The label with most votes, a neighbour's vote weighing exp(v·v'/τ); (q,).
+    """The label with the most votes, where a neighbour's vote has weight exp(v·v'/τ); (q,).
 
     Of labels whose votes are equal up to rounding the first wins.
 
     Args:
         similarity: of each neighbour, (q, k).
-        labels: of each neighbour, (q, k), whole numbers from 0.
-        classes: how many labels there are.
+        labels: of each neighbour, (q, k), integers from 0.
+        classes: number of labels.
         tau: τ.
     """
     nearest = similarity.max(dim=1, keepdim=True).values
-    weight = torch.exp((similarity - nearest) / tau)  # a factor common to all changes no vote, and keeps exp in range
-    rounding = COSINE - math.expm1(-COSINE / tau)  # of a sum of weights, and of a weight by its similarity; relative
+    weight = torch.exp((similarity - nearest) / tau)  # a common factor changes no vote and keeps exp in range
+    rounding = COSINE - math.expm1(-COSINE / tau)  # relative rounding error of a vote
     winners = []
     for rows in torch.arange(len(labels)).split(max(_BLOCK // classes, 1)):
         votes = weight.new_zeros(len(rows), classes).scatter_add_(1, labels[rows], weight[rows])
@@ -144,12 +146,10 @@ def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor
 
 
 def protocol(task: Task) -> Outcome:
-    """KNN in the backbone's features, and as the paper does: v = f_θ(x) among the momentum bank v' = f_θ'(x)."""
-    options, labels = task.options, labels_of(task.train)
+    """Evaluate kNN on backbone features, and as in the paper: v = f_θ(x) against the momentum bank v' = f_θ'(x)."""
+    options, labels = task.options, single_labels(task.train)
     if options.neighbours != "auto" and options.neighbours > len(labels):
-        raise UserError(
-            f"neighbours is {options.neighbours}, and there are {len(labels)} training images; ask for fewer"
-        )
+        raise UserError(f"--neighbours is {options.neighbours}, but there are only {len(labels)} training images")
     chosen = np.sort(random_order(len(labels), "kNN left out", options.seed)[:TRIED])
     spaces = {}
     (backbone, query, bank), (backbone_test, query_test) = (
@@ -165,12 +165,12 @@ def protocol(task: Task) -> Outcome:
         with task.steps.doing(f"neighbours for {metric}"):
             if k == "auto":
                 k = best_k(choose_k(known, asking, labels, options.tau, chosen))
-            metrics[metric] = knn_accuracy(known, labels, tested, labels_of(task.test), k, options.tau)
+            metrics[metric] = knn_accuracy(known, labels, tested, single_labels(task.test), k, options.tau)
         settings[f"neighbours of {metric}"] = k
     return Outcome(
         metrics,
         "accuracy: pooled backbone features of the query encoder; momentum_accuracy: embeddings of the query encoder "
-        "among those of the momentum encoder; plain views",
+        "against those of the momentum encoder; plain views",
         settings,
         notes=[f"neighbours: {', '.join(map(str, settings.values()))}"],
     )

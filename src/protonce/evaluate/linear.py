@@ -1,4 +1,4 @@
-"""Linear classifiers on frozen features (table 3): softmax regression by SGD, or an SVM a class."""
+"""Linear classifiers on frozen features (table 3): softmax regression by SGD, or one SVM per class."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +18,13 @@ from protonce.features import WORDS, Unchanged, extract
 
 
 def protocol(task: Task) -> Outcome:
-    """A linear classifier from all labels: softmax regression, or SVMs where an image may show several classes."""
-    if task.several:
-        return _machines(task)
-    given, places = task.options, task.collection == "Places205"
+    """Linear classifier on all labels: softmax regression, or SVMs if images may have several classes."""
+    if task.multi_label:
+        return _svms(task)
+    given, places = task.options, task.dataset_name == "Places205"
     views = given.views
     if views == "auto":
-        views = "augmented" if task.collection in ("ImageNet", "Places205") else "cached"
+        views = "augmented" if task.dataset_name in ("ImageNet", "Places205") else "cached"
     epochs = given.epochs if given.epochs != "auto" else 40 if places else 100
     cells = given.cells if given.cells != "auto" else 2 if places and views == "augmented" else 1
     schedule = Schedule(epochs, given.drops, 0.1, given.batch_size)
@@ -34,23 +34,25 @@ def protocol(task: Task) -> Outcome:
         logits = _augmented(task, schedule, rate, cells)
     else:
         if cells != 1:
-            raise UserError(f"--cells {cells} needs --views augmented; kept features are pooled to one cell")
+            raise UserError(f"--cells {cells} needs --views augmented; cached features are pooled to one cell")
         rate, logits = _cached(task, schedule)
     truth = torch.from_numpy(task.codes(task.test))
     metrics: Metrics = {f"top{k}": top(logits, truth, k) for k in (1, 5)}
     what = "random crops and flips" if views == "augmented" else "plain views"
-    pooled = f"backbone features of the query encoder, pooled to {cells} x {cells}; trained on {what}, frozen"
+    pooled = f"frozen backbone features of the query encoder, pooled to {cells} x {cells}; trained on {what}"
     notes = [f"learning rate {rate:g}, {epochs} epochs"]
     return Outcome(metrics, pooled, {**settings, "lr": rate}, notes=notes, unused=["cost"])
 
 
-def _machines(task: Task) -> Outcome:
+def _svms(task: Task) -> Outcome:
     train, test = (task.features(source, "backbone")[0].numpy() for source in (task.train, task.test))
     cost = None if task.options.cost == "auto" else task.options.cost
     known, marks = task.marks(task.train) == 1, task.marks(task.test)
     empty = [c for c, column in zip(task.classes, known.T, strict=True) if not column.any()]
     if empty:
-        raise UserError(f"no image of {task.train.spec} shows {empty[0]}; an SVM a class needs some for each")
+        raise UserError(
+            f"class {empty[0]} has no images in {task.train.spec}; the SVM of each class needs at least one"
+        )
     with task.steps.doing(f"{len(task.classes)} SVMs on {len(train):,} images"):
         scores, costs = svm.decisions(svm.unit(train), known, svm.unit(test), cost)
     metrics, details = svm.precisions(scores, marks, task.classes, task.eleven_points)
@@ -61,12 +63,12 @@ def _machines(task: Task) -> Outcome:
 
 
 def _cached(task: Task, schedule: Schedule) -> tuple[float, Tensor]:
-    """The rate, and scores (q, C) of the test images; features are computed once."""
+    """Learning rate, and logits (q, C) of the test images; features are computed once."""
     (train,), (test,) = (task.features(source, "backbone") for source in (task.train, task.test))
     codes, classes, seed = torch.from_numpy(task.codes(task.train)), len(task.classes), task.options.seed
     rate = task.options.lr
     if rate == "auto":
-        with task.steps.doing("learning rate, by a held-out fifth", schedule.epochs) as seen:
+        with task.steps.doing("learning rate on a held-out fifth", schedule.epochs) as seen:
             found = choose_rate(train, codes, classes, schedule, seed, seen)
         rate = best_rate(found)
     train, test = standardise(train, test)
@@ -75,9 +77,11 @@ def _cached(task: Task, schedule: Schedule) -> tuple[float, Tensor]:
 
 
 def _augmented(task: Task, schedule: Schedule, rate: float, cells: int) -> Tensor:
-    """Scores (q, C) of the test images by a classifier that sees other crops of the training images in each epoch."""
+    """Logits (q, C) of the test images from a classifier trained on new random crops in each epoch."""
     if task.run.own:
-        raise UserError("--views augmented crops images, and this run has an encoder or views of its own; use cached")
+        raise UserError(
+            "--views augmented is not available for runs with a custom encoder or views; use --views cached"
+        )
     loader = task.run.loader(task.train, views=crop_views(task.run.settings), view_seed=task.options.seed)
     tested = task.run.loader(task.test)
     encoder = task.run.encoders[0].to(loader.device)
@@ -101,7 +105,7 @@ def _fit_augmented(
     schedule: Schedule,
     rate: float,
 ) -> Regression:
-    """Softmax regression on features of random crops; what an epoch ends with is kept, and gone on from."""
+    """Softmax regression on features of random crops; saved after each epoch and resumed from there."""
     state: dict[str, Any] = task.drafts.tensors()
     done = int(state.pop("epochs", torch.tensor(0)))
     classifier = Regression(**{name: value.to(loader.device) for name, value in state.items()}) if state else None
@@ -124,7 +128,7 @@ def _fit_augmented(
 
 
 def pooled_features(encoder: Encoder, x: Tensor, cells: int) -> Tensor:
-    """Features of views x pooled to cells x cells places; (B, cells² D).
+    """Features of views x, average-pooled to cells x cells; (B, cells² D).
 
     Raises:
         UserError: the backbone has no feature map.
@@ -134,5 +138,5 @@ def pooled_features(encoder: Encoder, x: Tensor, cells: int) -> Tensor:
     backbone: Any = encoder.backbone
     features = backbone.forward_features(x.contiguous(memory_format=torch.channels_last))
     if features.ndim != 4 or features.shape[1] != encoder.feature_dim:
-        raise UserError(f"--cells {cells} needs a backbone with a feature map, (B, D, h, w); this one has none")
+        raise UserError(f"--cells {cells} needs a backbone with a feature map, (B, D, h, w); this backbone has none")
     return F.adaptive_avg_pool2d(features, cells).flatten(1)

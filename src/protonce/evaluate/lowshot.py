@@ -1,4 +1,4 @@
-"""Classifiers from a few images a class, on frozen features (table 1): linear SVMs, or the mean of each class."""
+"""Low-shot classification on frozen features (table 1): linear SVMs, or nearest class means."""
 
 import functools
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from protonce import randomness
 from protonce.errors import UserError
 from protonce.evaluate import svm
 from protonce.evaluate.svm import Floats
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import WORDS
 
 
-def draw(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: int) -> NDArray[np.int64]:
-    """Positions of k images of each class, drawn by the seed, classes in turn.
+def draw_shots(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: int) -> NDArray[np.int64]:
+    """Indices of k random images of each class, one class after the other.
 
-    An image that shows several classes may be drawn for each of them, as in the published code, and counts as often.
+    An image with several classes may be drawn for each of them, as in the published code, and is then repeated.
 
     Args:
-        members: for each class the positions of its images, at least k.
-        k: images a class.
+        members: indices of the images of each class, at least k each.
+        k: images per class.
         seed: of the draws.
         number: of this draw.
     """
@@ -34,29 +34,27 @@ def draw(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: int) -
 
 
 def check_shots(members: Sequence[NDArray[np.int64]], classes: Sequence[str], shots: Sequence[int], where: str) -> None:
-    """Every class has as many images as the largest of `shots` asks for.
+    """Check that every class has enough images for the largest of `shots`.
 
     Raises:
-        UserError: one has fewer.
+        UserError: a class has fewer.
     """
     fewest = min(range(len(classes)), key=lambda c: len(members[c]))
     count = len(members[fewest])
     if count < max(shots):
         fitting = ",".join(str(k) for k in shots if k <= count)
-        hint = f"ask for --shots {fitting}" if fitting else "leave it out"
+        hint = f"use --shots {fitting}" if fitting else "remove the class"
         raise UserError(
-            f"class {classes[fewest]} has {count} images in {where}, and {max(shots)} are to be drawn; {hint}"
+            f"class {classes[fewest]} has only {count} images in {where}, but --shots asks for {max(shots)}; {hint}"
         )
 
 
 def class_means(train: Floats, marks: NDArray[np.bool_], test: Floats) -> NDArray[np.float64]:
-    """Nearness to the mean of each class's images, the prototype of section 3.5; (q, classes).
-
-    It is minus the squared distance.
+    """Negative squared distance to the mean of each class, the prototype of section 3.5; (q, classes).
 
     Args:
         train: unit features, (n, D).
-        marks: which image shows which class, (n, classes).
+        marks: whether each image has each class, (n, classes).
         test: unit features, (q, D).
     """
     means = (marks.T / marks.sum(axis=0)[:, None]) @ train  # (classes, D)
@@ -65,16 +63,16 @@ def class_means(train: Floats, marks: NDArray[np.bool_], test: Floats) -> NDArra
 
 
 def protocol(task: Task) -> Outcome:
-    """Classifiers on k images a class, for each k over several draws; a draw that was finished is not made again."""
+    """Classifiers on k images per class, for each k over several draws; finished draws are not repeated."""
     options = task.options
     members = task.members(task.train)
     check_shots(members, task.classes, options.shots, task.train.spec)
-    draws = {(k, i): draw(members, k, options.seed, i) for k in options.shots for i in range(options.draws)}
+    draws = {(k, i): draw_shots(members, k, options.seed, i) for k in options.shots for i in range(options.draws)}
     needed = np.unique(np.concatenate(list(draws.values())))
     train = _features_of(task, needed)
     test = svm.unit(task.features(task.test, "backbone")[0].numpy())
     found: dict[int, list[dict[str, float]]] = {k: [] for k in options.shots}
-    text = f"{options.draws} draws of {', '.join(map(str, options.shots))} images a class"
+    text = f"{options.draws} draws of {', '.join(map(str, options.shots))} images per class"
     with task.steps.doing(text, len(draws)) as seen:
         for (k, i), chosen in draws.items():
             rows = train[np.searchsorted(needed, chosen)]
@@ -87,7 +85,7 @@ def protocol(task: Task) -> Outcome:
 
 
 def _features_of(task: Task, drawn: NDArray[np.int64]) -> Floats:
-    """Unit features of the images that were drawn; no others are encoded without need."""
+    """Unit features of the drawn images; the others are encoded only if at least half are drawn."""
     if 2 * len(drawn) >= len(task.train):
         features = task.features(task.train, "backbone")[0][torch.from_numpy(drawn)]
     else:
@@ -96,13 +94,13 @@ def _features_of(task: Task, drawn: NDArray[np.int64]) -> Floats:
 
 
 def _score(task: Task, train: Floats, chosen: NDArray[np.int64], test: Floats) -> dict[str, float]:
-    """Scores of one draw: the features of its images, and which images these are."""
+    """Scores of one draw, given the features `train` and the indices `chosen` of its images."""
     options = task.options
     marks = task.marks(task.train, chosen) == 1
     if options.classifier == "mean":
         scores = class_means(train, marks, test)
     else:
         scores, _ = svm.decisions(train, marks, test, None if options.cost == "auto" else options.cost, chosen)
-    if task.several:
+    if task.multi_label:
         return svm.precisions(scores, task.marks(task.test), task.classes, task.eleven_points)[0]
-    return {"accuracy": svm.accuracy(scores, task.classes, labels_of(task.test))}
+    return {"accuracy": svm.accuracy(scores, task.classes, single_labels(task.test))}

@@ -1,4 +1,4 @@
-"""What can be chosen for each protocol; the defaults are the paper's where it says. Loads no torch."""
+"""Options of each protocol; defaults follow the paper where it gives a value. Does not import torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,97 +9,95 @@ from protonce.fields import Checked, setting
 
 @dataclass(frozen=True)
 class Options(Checked):
-    """What all protocols have."""
+    """Options of all protocols."""
 
     COMMAND = "protonce evaluate RUN PROTOCOL"
-    seed: int = setting(0, "seed of every draw", least=0)
+    seed: int = setting(0, "random seed", least=0)
 
 
 @dataclass(frozen=True)
 class KnnOptions(Options):
-    """Weighted vote of the nearest training images, in the backbone's features and in the momentum bank (sec. 4.3)."""
+    """Weighted kNN classification with backbone features and with the momentum bank (sec. 4.3)."""
 
     neighbours: int | Auto = setting(
-        "auto", "nearest images that vote; auto: what does best on the training images, each left out in turn", least=1
+        "auto", "number of neighbours; auto: the best leave-one-out accuracy on the training images", least=1
     )
-    tau: float = setting(0.1, "a vote weighs exp(v.v'/tau)", above=0)
+    tau: float = setting(0.1, "temperature of the votes, which have weight exp(v.v'/tau)", above=0)
 
 
 @dataclass(frozen=True)
 class LinearOptions(Options):
-    """A linear classifier on frozen features, from all labels; for several labels an image SVMs and mAP (table 3)."""
+    """Linear classification of frozen features with all labels; SVMs and mAP for multi-label data (table 3)."""
 
     views: Literal["auto", "augmented", "cached"] = setting(
         "auto",
-        "augmented, the paper's way: the backbone sees random crops and flips in each epoch; cached: features of "
-        "plain views, once; auto: augmented for ImageNet and Places205",
+        "augmented, as in the paper: features of new random crops and flips in each epoch; cached: features of "
+        "plain views, computed once; auto: augmented for ImageNet and Places205, otherwise cached",
     )
-    epochs: int | Auto = setting("auto", "passes over the training images; auto: 100, for Places205 40", least=1)
+    epochs: int | Auto = setting("auto", "training epochs; auto: 100, or 40 for Places205", least=1)
     lr: float | Auto = setting(
         "auto",
-        "learning rate; auto: of augmented views 10, for Places205 0.3; of cached ones by a held-out fifth",
+        "learning rate; auto: 10 (0.3 for Places205) for augmented views, chosen on a held-out fifth for cached ones",
         above=0,
     )
     drops: list[float] = setting(
         [0.6, 0.8],
-        "shares of the epochs after which the rate is divided by 10: ImageNet's 60 and 80 of 100",
+        "shares of the epochs after which the learning rate is divided by 10; default: 60 and 80 of 100 for ImageNet",
         above=0,
         most=1,
         empty=True,
     )
-    batch_size: int = setting(256, "images a step", least=1)
+    batch_size: int = setting(256, "images per step", least=1)
     cells: int | Auto = setting(
         "auto",
-        "the last feature map is pooled to N x N cells; auto: 1, for Places205 2 (8192-D of a ResNet-50)",
+        "pool the last feature map to N x N cells; auto: 1, or 2 for Places205 (8192-D for a ResNet-50)",
         least=1,
     )
-    cost: float | Auto = setting(0.5, "C of the SVMs; auto: by 3-fold cross-validation, for each class", above=0)
+    cost: float | Auto = setting(0.5, "C of the SVMs; auto: chosen for each class by 3-fold cross-validation", above=0)
 
 
 @dataclass(frozen=True)
 class LowshotOptions(Options):
-    """Linear SVMs on a few images a class: accuracy, or mAP for several labels an image (table 1)."""
+    """Linear SVMs on a few images per class: accuracy, or mAP for multi-label data (table 1)."""
 
-    shots: list[int] = setting([1, 2, 4, 8, 16], "training images a class", least=1)
+    shots: list[int] = setting([1, 2, 4, 8, 16], "training images per class", least=1)
     draws: int = setting(5, "independent draws of the training images", least=1)
-    classifier: Literal["svm", "mean"] = setting(
-        "svm", "svm; or mean: the nearest mean of a class's features (sec. 3.5)"
-    )
+    classifier: Literal["svm", "mean"] = setting("svm", "svm, or mean: the nearest class mean (sec. 3.5)")
     cost: float | Auto = setting(
-        0.5, "C of the SVMs; auto: by 3-fold cross-validation within a draw of 3 images a class or more", above=0
+        0.5, "C of the SVMs; auto: chosen by 3-fold cross-validation if there are at least 3 images per class", above=0
     )
 
 
 @dataclass(frozen=True)
 class SemisupOptions(Options):
-    """Fine-tuning of everything on a part of the labels (table 2)."""
+    """Fine-tuning of all layers on a fraction of the labels (table 2)."""
 
-    shares: list[float] = setting([0.01, 0.1], "parts of the labelled training images", above=0, most=1)
+    shares: list[float] = setting([0.01, 0.1], "fractions of the labelled training images", above=0, most=1)
     draws: int = setting(5, "independent draws of the training images", least=1)
-    epochs: int = setting(20, "passes over the part", least=1)
+    epochs: int = setting(20, "training epochs", least=1)
     drops: list[float] = setting(
         [0.6, 0.8],
-        "shares of the epochs after which both rates fall to a fifth: 12 and 16 of 20",
+        "shares of the epochs after which both learning rates are divided by 5; default: 12 and 16 of 20",
         above=0,
         most=1,
         empty=True,
     )
     lr: float = setting(0.01, "learning rate of the backbone", above=0)
     classifier_lr: float | Auto = setting(
-        "auto", "learning rate of the classifier; auto: 1 up to 1 % of the labels, 0.1 above", above=0
+        "auto", "learning rate of the classifier; auto: 1 for up to 1 % of the labels, otherwise 0.1", above=0
     )
-    batch_size: int = setting(256, "images a step", least=2)
-    weight_decay: float = setting(0.0005, "weight decay of SGD", least=0)
+    batch_size: int = setting(256, "images per step", least=2)
+    weight_decay: float = setting(0.0005, "weight decay", least=0)
 
 
 @dataclass(frozen=True)
 class ClusteringOptions(Options):
-    """k-means on the features of one set of images against its labels (table 5), and AMI over the run's training."""
+    """Agreement of labels with k-means clusters of the features (table 5), and AMI over the run's training."""
 
-    clusters: list[int] | Auto = setting("auto", "numbers of clusters; auto: as many as labels", least=1)
-    starts: int = setting(5, "random starts of k-means, over which scores are averaged", least=1)
+    clusters: list[int] | Auto = setting("auto", "numbers of clusters; auto: the number of labels", least=1)
+    starts: int = setting(5, "random starts of k-means over which scores are averaged", least=1)
     features: Literal["backbone", "momentum"] = setting(
-        "backbone", "backbone: pooled features of the query encoder; momentum: embeddings of its twin"
+        "backbone", "backbone: pooled features of the query encoder; momentum: embeddings of the momentum encoder"
     )
 
 
@@ -107,8 +105,8 @@ class ClusteringOptions(Options):
 class InformationOptions(Options):
     """Mutual information between labels and momentum features, and between labels and their prototypes (fig. 3b)."""
 
-    neighbours: int = setting(3, "k of the nearest-neighbour estimator (Ross 2014)", least=1)
-    most: int = setting(50_000, "images; of more, this many are drawn", least=10)
+    neighbours: int = setting(3, "number of neighbours of the estimator (Ross 2014)", least=1)
+    most: int = setting(50_000, "maximum number of images; of larger data sets a random sample is used", least=10)
 
 
 PROTOCOLS: dict[str, type[Options]] = {

@@ -1,4 +1,4 @@
-"""`protonce evaluate RUN PROTOCOL`: a run folder and labelled images in, a table and a JSON file out."""
+"""`protonce evaluate RUN PROTOCOL`: evaluate a run on labelled images, print a table and write a JSON file."""
 
 import dataclasses
 import hashlib
@@ -8,13 +8,21 @@ from typing import Any
 
 from rich.console import Console
 
-from protonce.data.sources import Data, Source, check_apart, has_test_part, labels_like, open_source, split
-from protonce.data.sources import labels_of as folders_of
+from protonce.data.sources import (
+    Data,
+    Source,
+    check_apart,
+    folder_labels,
+    has_test_part,
+    labels_like,
+    open_source,
+    split,
+)
 from protonce.errors import UserError
 from protonce.evaluate import clustering, information, knn, linear, lowshot, semisup
 from protonce.evaluate.drafts import Drafts
 from protonce.evaluate.options import PROTOCOLS, Options
-from protonce.evaluate.task import Outcome, Task, labels_of
+from protonce.evaluate.task import Outcome, Task, single_labels
 from protonce.files import write_whole
 from protonce.progress import Steps
 from protonce.results import scores
@@ -44,30 +52,30 @@ def evaluate(
     again: bool = True,
     **options: object,
 ) -> dict[str, Any]:
-    """Evaluate a run, print the result, and keep it in the run's `evaluations/`.
+    """Evaluate a run, print the result, and save it to the run's `evaluations/`.
 
-    What was interrupted goes on where it stopped, if it is asked for again in the same way.
+    An interrupted evaluation resumes if it is started again with the same arguments.
 
     Args:
         run: a finished run.
         protocol: one of PROTOCOLS.
-        train: labelled images to learn from; None: the run's own data.
-        test: labelled images to test on; None: the test part of the data, or a fifth of the training images. Of
-            clustering and information, which take one set: `test`, else `train`, else the run's own data.
-        name: added to the file's name, so that several evaluations can stand side by side.
+        train: labelled images to train on; None: the run's own data.
+        test: labelled images to test on; None: the test split of the data, or a fifth of the training images.
+            Clustering and information use one data set: `test`, else `train`, else the run's own data.
+        name: suffix of the file name, to save several evaluations with the same protocol.
         quiet: print nothing.
-        again: False: a result that is there, of the same weights, options and images, is taken as it is.
+        again: False: return a saved result of the same weights, options and images instead of evaluating again.
         options: of the protocol, see `protonce.evaluate.options`.
 
     Raises:
-        UserError: the protocol, an option, or the images will not do.
+        UserError: the protocol, an option or the images are invalid.
     """
     if protocol not in PROTOCOLS:
-        raise UserError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+        raise UserError(f"unknown protocol {protocol!r}; available protocols: {', '.join(PROTOCOLS)}")
     chosen = PROTOCOLS[protocol].from_mapping(options, protocol)
     stem = f"{protocol}{f'-{name}' if name else ''}"
     if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UserError(f"--name {name!r} has signs that no file name should; use letters, digits, - and _")
+        raise UserError(f"--name {name!r} is not allowed in a file name; use letters, digits, . - and _")
     if protocol in ONE_SET:
         labelled = tested = _one_set(run, train, test)
         how = f"the images of {labelled.spec}"
@@ -76,7 +84,7 @@ def evaluate(
     about = {
         "train": _about(labelled),
         **({} if tested is labelled else {"test": _about(tested)}),
-        "classes": len(labelled.marks.classes if labelled.marks else set(labels_of(labelled))),
+        "classes": len(labelled.marks.classes if labelled.marks else set(single_labels(labelled))),
         "split": how,
     }
     steps = Steps(quiet)
@@ -100,7 +108,7 @@ def evaluate(
     write_whole(path, json.dumps(result, indent=2) + "\n")
     drafts.remove()
     if not quiet:
-        _print(result, [labelled, tested], [*outcome.notes, how, f"features: {outcome.features}", f"kept as {path}"])
+        _print(result, [labelled, tested], [*outcome.notes, how, f"features: {outcome.features}", f"saved to {path}"])
     return result
 
 
@@ -109,7 +117,7 @@ def _about(source: Source) -> dict[str, Any]:
 
 
 def _key(run: Run, protocol: str, options: Options, *sources: Source) -> str:
-    """Tells an evaluation from any other: weights, options, images and labels."""
+    """Hash that identifies an evaluation by weights, options, images and labels."""
     digest = hashlib.sha256(json.dumps([run.encoder_hash, protocol, dataclasses.asdict(options)]).encode())
     for source in sources:
         digest.update("\0".join([source.identity, *(source.labels or [])]).encode(errors="replace"))
@@ -123,15 +131,17 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     sides = [f"{data[side]['images']:,} images of {data[side]['source']}" for side in ("train", "test") if side in data]
     console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
     cells = [(score.metric, score.text, score.paper) for score in scores(result)]
-    print_table(console, "lrl", ("metric", "value", "the paper's"), cells)
+    print_table(console, "lrl", ("metric", "value", "paper"), cells)
     for source in {source.spec: source for source in sources}.values():
         if source.skipped:
-            console.print(f"{len(source.skipped)} files of {source.spec} could not be read", soft_wrap=True)
+            console.print(
+                f"{len(source.skipped)} files of {source.spec} could not be read and were skipped", soft_wrap=True
+            )
     console.print("; ".join(notes), soft_wrap=True)
 
 
 def _one_set(run: Run, train: Data | None, test: Data | None) -> Source:
-    """The labelled images of a protocol that takes one set."""
+    """The labelled images of a protocol that uses one data set."""
     source = _labelled(run, train) if test is None else open_source(test, "test", run.settings.seed)
     _check_classes(source, source)
     return source
@@ -142,47 +152,44 @@ def _labelled(run: Run, train: Data | None) -> Source:
 
 
 def _parts(run: Run, train: Data | None, test: Data | None) -> tuple[Source, Source, str]:
-    """Labelled training and test images, and how they were parted, in words."""
+    """Labelled training and test images, and a description of the split."""
     data = run.config["data"]["source"] if train is None else train
     source = _labelled(run, train)
-    labelled, tested, how = parted(source, data, test, run.settings.seed)
-    whole = source if how.startswith(FIFTH) else tested  # of which the test images are
+    labelled, tested, how = train_and_test(source, data, test, run.settings.seed)
+    whole = source if how.startswith(FIFTH) else tested  # the source of the test images
     before = run.config["data"]
     seen = whole.fingerprint == before["fingerprint"]
-    if whole.stamps is None:  # names alone say nothing of what is in memory
+    if whole.stamps is None:  # data in memory is not identified by its names
         seen = whole.identity == before.get("identity")
     if seen and not run.imported:
-        how += ", all of them seen in training, without labels"
+        how += ", all seen in training without labels"
     return labelled, tested, how
 
 
-def parted(labelled: Source, data: Data, test: Data | None, seed: int) -> tuple[Source, Source, str]:
-    """Labelled training and test images of DATA, and how they were parted, in words.
+def train_and_test(labelled: Source, data: Data, test: Data | None, seed: int) -> tuple[Source, Source, str]:
+    """Labelled training and test images of DATA, and a description of the split.
 
     Raises:
-        UserError: there is nothing to test on, or what there is shares files with the training images, or has other
-            classes.
+        UserError: there are no test images, or they share files with the training images or have other classes.
     """
     if test is not None:
-        tested, how = _labelled_alike(open_source(test, "test", seed), labelled), "test images named by the user"
+        tested, how = _labelled_alike(open_source(test, "test", seed), labelled), "test images given by the user"
     elif has_test_part(data):
-        tested, how = open_source(data, "test", seed), "the data set's own test part"
+        tested, how = open_source(data, "test", seed), "the data set's own test split"
     else:
         labelled, tested = split(labelled, seed)
         how = f"{FIFTH} of {labelled.spec}"
         if not len(tested):
-            raise UserError(
-                f"no class of {labelled.spec} has two images, so that none can be tested on; name test images (--test)"
-            )
+            raise UserError(f"no class of {labelled.spec} has two images, so none can be used for testing; give --test")
     check_apart(labelled, tested)
     _check_classes(labelled, tested)
     return labelled, tested, how
 
 
 def _labelled_alike(tested: Source, labelled: Source) -> Source:
-    """Test images whose labels are folders have those of the training images, however deep the folders lie there."""
+    """Test images with folder labels renamed to match the training labels, at any depth of the folders."""
     known = set(labelled.labels or [])
-    by_folders = tested.files is not None and tested.labels in (None, folders_of(tested.names))
+    by_folders = tested.files is not None and tested.labels in (None, folder_labels(tested.names))
     if not by_folders or (tested.labels is not None and known.issuperset(tested.labels)):
         return tested
     labels = labels_like(tested.names, known)
@@ -190,27 +197,27 @@ def _labelled_alike(tested: Source, labelled: Source) -> Source:
 
 
 def _check_classes(labelled: Source, tested: Source) -> None:
-    """Both sides name their classes alike, there are at least two, and none of the test's is new."""
+    """Check that there are two classes, and that test images have the same kind of labels and no new class."""
     if (labelled.marks is None) != (tested.marks is None):
-        kinds = ("may show several classes", "has one class")
-        words = [f"an image of {s.spec} {kinds[s.marks is None]}" for s in (labelled, tested)]
-        raise UserError(f"{' and '.join(words)}; train and test must be of one kind")
+        kinds = ("may have several classes", "have one class each")
+        words = [f"images of {s.spec} {kinds[s.marks is None]}" for s in (labelled, tested)]
+        raise UserError(f"{' and '.join(words)}; training and test images must be of the same kind")
     if labelled.marks is not None and tested.marks is not None:
         if labelled.marks.classes != tested.marks.classes:
             raise UserError(f"{labelled.spec} and {tested.spec} do not have the same classes")
         return
-    known, asked = set(labels_of(labelled)), set(labels_of(tested))
+    known, asked = set(single_labels(labelled)), set(single_labels(tested))
     if len(known) < 2:
-        raise UserError(f"{labelled.spec} has one class, {min(known)}; there must be at least two to tell apart")
+        raise UserError(f"{labelled.spec} has only one class, {min(known)}; at least two are needed")
     unknown = asked - known
     if unknown == asked:
         raise UserError(
-            f"no label of {tested.spec} ({min(unknown)}, ...) is one of {labelled.spec} "
-            f"({min(known)}, ...); the folders below both must have the same names"
+            f"{tested.spec} ({min(unknown)}, ...) and {labelled.spec} ({min(known)}, ...) have no label in common; "
+            "use the same folder names for both"
         )
     if unknown:
         raise UserError(
-            f"class {min(unknown)} of {tested.spec} has no training image in {labelled.spec}"
-            + (f", nor have {len(unknown) - 1} others" if len(unknown) > 1 else "")
-            + "; take such classes out of the test images, or add training images"
+            f"class {min(unknown)} of {tested.spec} has no training images in {labelled.spec}"
+            + (f" (nor do {len(unknown) - 1} other classes)" if len(unknown) > 1 else "")
+            + "; remove these test images, or add training images"
         )

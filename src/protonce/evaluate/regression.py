@@ -1,4 +1,4 @@
-"""Softmax regression by SGD with momentum, several learning rates side by side; pure functions of features."""
+"""Softmax regression by SGD with momentum, for several learning rates at once; pure functions of features."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,61 +8,62 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protonce import randomness
+from protonce.optimizers import step_decay
 from protonce.ties import exceeds
 
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # from which a held-out part chooses
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # candidates for the learning rate
 MOMENTUM = 0.9
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast a classifier learns."""
+    """Epochs, batch size and learning-rate schedule of a classifier."""
 
     epochs: int
-    drops: Sequence[float]  # shares of the epochs after which the rate falls
-    factor: float  # by which it falls
+    drops: Sequence[float]  # shares of the epochs after which the learning rate falls
+    factor: float  # by which it is multiplied
     batch_size: int
 
     def rate(self, epoch: int) -> float:
-        """What the first rate is multiplied by in an epoch, from 0."""
-        return self.factor ** sum(epoch >= round(drop * self.epochs) for drop in self.drops)
+        """Multiplier of the initial learning rate in an epoch, from 0."""
+        return step_decay(epoch, [round(drop * self.epochs) for drop in self.drops], self.factor)
 
 
 def order(n: int, seed: int, epoch: int, purpose: str = "linear") -> Tensor:
-    """The order of n images in an epoch, by the seed; (n,)."""
+    """Random order of n images in an epoch; (n,)."""
     return torch.randperm(n, generator=randomness.generator(seed, f"{purpose} order", epoch))
 
 
 @dataclass
 class Regression:
-    """Softmax regressions side by side, one for each learning rate; weights (R, C, D) and biases (R, C)."""
+    """Several softmax regressions, one per learning rate; weights (R, C, D) and biases (R, C)."""
 
     weight: Tensor
     bias: Tensor
-    weight_velocity: Tensor  # what SGD's momentum remembers
+    weight_velocity: Tensor  # momentum buffer of SGD
     bias_velocity: Tensor
 
     @classmethod
     def zero(cls, rates: int, classes: int, dim: int, device: torch.device | str = "cpu") -> "Regression":
-        """Before the first step."""
+        """All parameters and momentum buffers zero."""
         shapes = ((rates, classes, dim), (rates, classes)) * 2
         return cls(*(torch.zeros(shape, device=device) for shape in shapes))
 
     def logits(self, x: Tensor) -> Tensor:
-        """Scores of features (B, D); (B, R, C)."""
+        """Logits of features (B, D); (B, R, C)."""
         rates, classes, dim = self.weight.shape
         return (x @ self.weight.view(-1, dim).T).view(-1, rates, classes) + self.bias
 
     def step(self, x: Tensor, codes: Tensor, rates: Tensor) -> None:
-        """One step of SGD with momentum on the mean cross-entropy of a batch, each regression at its own rate.
+        """One step of SGD with momentum on the mean cross-entropy of a batch, each with its own learning rate.
 
         Args:
             x: features, (B, D).
             codes: classes, (B,).
-            rates: (R,).
+            rates: learning rates, (R,).
         """
         error = self.logits(x).softmax(dim=2)  # (B, R, C)
-        error -= F.one_hot(codes, self.weight.shape[1])[:, None]  # the gradient of the loss by the logits
+        error -= F.one_hot(codes, self.weight.shape[1])[:, None]  # gradient of the loss with respect to the logits
         error /= len(x)
         gradient = (error.flatten(1).T @ x).view_as(self.weight)
         self.weight_velocity.mul_(MOMENTUM).add_(gradient)
@@ -80,7 +81,7 @@ def fit(
     seed: int,
     seen: Callable[[int], None] = lambda _: None,
 ) -> Regression:
-    """Softmax regressions on features (n, D) with classes (n,), one for each learning rate."""
+    """Fit softmax regressions to features (n, D) with classes (n,), one per learning rate."""
     regression = Regression.zero(len(rates), classes, features.shape[1])
     first = torch.tensor(rates)
     for epoch in range(schedule.epochs):
@@ -91,7 +92,7 @@ def fit(
 
 
 def standardise(train: Tensor, *others: Tensor) -> list[Tensor]:
-    """Features less their training mean and by their training deviation: a linear classifier stays one."""
+    """Standardise features by the mean and standard deviation of the training features."""
     mean, std = train.mean(dim=0), train.std(dim=0).clamp_min(1e-6)
     return [(x - mean) / std for x in (train, *others)]
 
@@ -104,7 +105,7 @@ def choose_rate(
     seed: int,
     seen: Callable[[int], None] = lambda _: None,
 ) -> dict[float, float]:
-    """Accuracy on a held-out fifth of the training images for each rate."""
+    """Accuracy of each learning rate on a held-out fifth of the training images."""
     held_out, rest = order(len(features), seed, 0, "linear held out").tensor_split([max(len(features) // 5, 1)])
     train, test = standardise(features[rest], features[held_out])
     regression = fit(train, codes[rest], classes, RATES, schedule, seed, seen)
@@ -113,15 +114,15 @@ def choose_rate(
 
 
 def best_rate(accuracies: dict[float, float]) -> float:
-    """The rate with the highest accuracy; of several the one in the middle."""
+    """The learning rate with the highest accuracy; the middle one of several."""
     best = [rate for rate, accuracy in accuracies.items() if accuracy == max(accuracies.values())]
     return best[len(best) // 2]
 
 
 def top(logits: Tensor, codes: Tensor, k: int) -> float:
-    """Share of images whose class is among the k with the highest scores.
+    """Top-k accuracy.
 
-    Of classes whose scores are equal up to rounding, as where all features are alike, the first counts as the highest.
+    Of scores that are equal up to rounding, as for identical features, the first counts as the highest.
     """
     own = logits.gather(1, codes[:, None])  # (n, 1)
     before = torch.arange(logits.shape[1], device=codes.device) < codes[:, None]  # (n, C)

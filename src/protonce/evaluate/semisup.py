@@ -1,4 +1,4 @@
-"""Fine-tuning of the whole encoder on a part of the labels (table 2)."""
+"""Semi-supervised learning: fine-tune the whole encoder on a fraction of the labels (table 2)."""
 
 import copy
 import functools
@@ -17,12 +17,12 @@ from protonce.data.views import crop_views
 from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.evaluate.regression import MOMENTUM, Schedule, order, top
-from protonce.evaluate.task import Metrics, Outcome, Task, labels_of, over_draws
+from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import extract
 
 
 class Classifier(nn.Module):
-    """A copy of an encoder's backbone, and a new linear layer on its pooled features."""
+    """A copy of an encoder with a new linear layer on its pooled backbone features."""
 
     def __init__(self, encoder: Encoder, classes: int, seed: int) -> None:
         super().__init__()
@@ -33,13 +33,13 @@ class Classifier(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of views (B, ...); (B, classes)."""
+        """Logits of views (B, ...); (B, classes)."""
         scores: Tensor = self.linear(self.encoder.features(x))
         return scores
 
 
 def part_of(codes: NDArray[np.int64], share: float, seed: int, number: int) -> NDArray[np.int64]:
-    """Positions of a share of the images: of each class the same share, and at least one; sorted.
+    """Sorted indices of a random share of the images, stratified by class, with at least one image of each class.
 
     Args:
         codes: the class of each image, (n,).
@@ -69,19 +69,19 @@ def fine_tune(
     seed: int,
     seen: Callable[[int], None] = lambda _: None,
 ) -> Classifier:
-    """Train a copy of the encoder and a new classifier, each at its own rate; the encoder itself stays what it is.
+    """Fine-tune a copy of the encoder with a new classifier, each with its own learning rate.
 
     Args:
         encoder: f_θ.
-        loader: the labelled part, with views of one random crop by its own seed.
+        loader: of the labelled images, with views of one random crop.
         codes: the class of each of its images, (n,).
-        classes: how many there are.
-        schedule: epochs, drops and batch; no image is left out of an epoch.
-        lr: of the backbone.
-        classifier_lr: of the linear layer.
+        classes: number of classes.
+        schedule: epochs, learning-rate drops and batch size; every epoch uses all images.
+        lr: learning rate of the backbone.
+        classifier_lr: learning rate of the linear layer.
         weight_decay: of both.
-        seed: of the order and the new layer.
-        seen: is told of each epoch.
+        seed: of the order of the images and of the new layer.
+        seen: called with 1 after each epoch.
     """
     model = Classifier(encoder, classes, seed).to(loader.device)
     groups = [
@@ -106,11 +106,11 @@ def fine_tune(
 
 
 def protocol(task: Task) -> Outcome:
-    """Fine-tuning on each share of the labels, over several draws; a draw that was finished is not made again."""
+    """Fine-tune on each share of the labels, over several draws; finished draws are not repeated."""
     options = task.options
     if task.run.own:
-        raise UserError("fine-tuning crops images, and this run has an encoder or views of its own")
-    labels_of(task.train)
+        raise UserError("fine-tuning is not available for runs with a custom encoder or views")
+    single_labels(task.train)
     metrics: Metrics = {}
     rates = dict.fromkeys(options.shares, options.classifier_lr)
     if options.classifier_lr == "auto":
@@ -129,7 +129,7 @@ def protocol(task: Task) -> Outcome:
         metrics |= {f"{name}@{100 * share:g}%": over_draws([s[name] for s in found]) for name in found[0]}
     return Outcome(
         metrics,
-        "the query encoder, fine-tuned in whole on random crops and flips; plain views of the test images",
+        "the query encoder, all layers fine-tuned on random crops and flips; plain views of the test images",
         {"classifier_lr": list(rates.values()), "images": list(sizes.values())},
         notes=[f"{', '.join(f'{n:,}' for n in sizes.values())} labelled images, the same share of each class"],
     )
@@ -138,7 +138,7 @@ def protocol(task: Task) -> Outcome:
 def _score(
     task: Task, part: Source, tested: Loader, classifier_lr: float, number: int, seen: Callable[[int], None]
 ) -> dict[str, float]:
-    """Top-1 and top-5 of one draw."""
+    """Top-1 and top-5 accuracy of one draw."""
     options, settings = task.options, task.run.settings
     seed = randomness.key(options.seed, "draw", number) % 2**31
     loader = task.run.loader(part, views=crop_views(settings), view_seed=seed)

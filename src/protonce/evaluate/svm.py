@@ -1,7 +1,7 @@
-"""Linear SVMs on frozen features, one a class, as the paper's appendix trains them with LIBLINEAR; and what they score.
+"""Linear SVMs on frozen features, one per class, trained with LIBLINEAR as in the paper's appendix; and their metrics.
 
-The published settings: features of unit length, squared hinge loss, C = 0.5, a positive example weighs as much
-as two negative ones, solved in the dual.
+The published settings: features of unit length, squared hinge loss, C = 0.5, positive examples weighted twice as
+much as negative ones, dual solver.
 """
 
 import warnings
@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 from protonce.ties import COSINE, first_of_highest, ranks
 
 Floats = NDArray[np.floating]
-Marks = NDArray[np.int8]  # (n, classes): 1 shows the class, -1 does not, 0 shows it in a way that is difficult to see
+Marks = NDArray[np.int8]  # (n, classes): 1 present, -1 absent, 0 present but difficult to recognise
 COST = 0.5
-COSTS = (0.01, 0.1, 0.5, 1.0, 10.0)  # from which cross-validation chooses
+COSTS = (0.01, 0.1, 0.5, 1.0, 10.0)  # candidates for cross-validation
 FOLDS = 3
 
 
 def unit(features: Floats) -> NDArray[np.float64]:
-    """Rows of unit length; a row of zeros stays what it is."""
+    """Scale rows to unit length; rows of zeros are unchanged."""
     wide = features.astype(np.float64)
     scaled: NDArray[np.float64] = wide / np.linalg.norm(wide, axis=1, keepdims=True).clip(1e-12)
     return scaled
 
 
 def decision(train: Floats, positive: NDArray[np.bool_], test: Floats, cost: float = COST) -> NDArray[np.float64]:
-    """How far on the positive side of a class's SVM each test image lies; (q,). All or none positive: 0 for all.
+    """Decision function of one SVM on test images, (q,); 0 if all or no training images are positive.
 
     Args:
         train: unit features, (n, D).
-        positive: which of them show the class, (n,).
+        positive: whether each of them has the class, (n,).
         test: unit features, (q, D).
         cost: C.
     """
@@ -42,7 +42,7 @@ def decision(train: Floats, positive: NDArray[np.bool_], test: Floats, cost: flo
         return np.zeros(len(test))
     machine = LinearSVC(C=cost, class_weight={True: 2, False: 1}, max_iter=2000, dual=True, random_state=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # 2000 rounds are part of the published settings
+        warnings.simplefilter("ignore", ConvergenceWarning)  # 2000 iterations are part of the published settings
         machine.fit(train, positive)
     values: NDArray[np.float64] = machine.decision_function(test)
     return values
@@ -55,14 +55,14 @@ def decisions(
     cost: float | None = COST,
     images: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.float64], list[float]]:
-    """`decision` for each class, and the C of each.
+    """`decision` of each class, and the C of each.
 
     Args:
         train: unit features, (n, D).
-        marks: which image shows which class, (n, classes).
+        marks: whether each image has each class, (n, classes).
         test: unit features, (q, D).
         cost: C; None: chosen for each class by cross-validation on the training images.
-        images: which image each row is, where one may stand several times, (n,); None: each stands once.
+        images: image index of each row, if images may be repeated, (n,); None: no image is repeated.
 
     Returns:
         (q, classes), and C of each class
@@ -73,16 +73,16 @@ def decisions(
 
 
 def best_cost(train: Floats, positive: NDArray[np.bool_], images: NDArray[np.int64] | None = None) -> float:
-    """The C with the best average precision over three folds of the training images; of several the smallest.
+    """The C with the best average precision over three folds of the training images; the smallest of several.
 
-    The published C where there are fewer than three images on a side. Arguments as for `decisions`.
+    The published C if there are fewer than three positive or negative images. Arguments as for `decisions`.
     """
     _, first, image = np.unique(np.arange(len(positive)) if images is None else images, True, True)
     shows = positive[first]
     if min(shows.sum(), (~shows).sum()) < FOLDS:
         return COST
     folds = np.empty(len(shows), dtype=np.int64)
-    for value in (True, False):  # each fold has its share of both, and an image is in one fold only
+    for value in (True, False):  # stratified, and all rows of an image in the same fold
         members = np.flatnonzero(shows == value)
         folds[members] = np.arange(len(members)) % FOLDS
     fold = folds[image]
@@ -97,13 +97,13 @@ def best_cost(train: Floats, positive: NDArray[np.bool_], images: NDArray[np.int
 
 
 def average_precision(scores: Floats, positive: NDArray[np.bool_], eleven_points: bool = False) -> float:
-    """AP of a ranking: precision, made to fall with recall, averaged over recall.
+    """AP of a ranking: precision, made monotonic, averaged over recall.
 
     Args:
-        scores: of each image, (q,); of two that are alike up to rounding the later stands first, as in the published
+        scores: of each image, (q,); of scores that are equal up to rounding the last ranks first, as in the published
             code.
-        positive: which images show the class, (q,), at least one.
-        eleven_points: at recalls 0, 0.1, ..., 1, the rule of VOC up to 2009; else under the whole curve.
+        positive: whether each image has the class, (q,), at least one.
+        eleven_points: average at recalls 0, 0.1, ..., 1, the rule of VOC up to 2009; otherwise over the whole curve.
     """
     # Copies of an image have features, and so scores, that may differ by the rounding of float32.
     rank = ranks(scores, COSINE * max(float(np.abs(scores).max()), 1))
@@ -114,19 +114,19 @@ def average_precision(scores: Floats, positive: NDArray[np.bool_], eleven_points
     if eleven_points:
         first = np.searchsorted(recall, np.linspace(0, 1, 11) - 1e-9)
         return float(precision[first].mean())
-    return float(precision[ranked].sum() / hits[-1])  # recall grows by one part at each hit
+    return float(precision[ranked].sum() / hits[-1])  # recall grows by the same amount at each hit
 
 
 def mean_average_precision(
     scores: Floats, marks: Marks, *, ignore_difficult: bool, eleven_points: bool = False
 ) -> tuple[float, list[float]]:
-    """Mean average precision over the classes that some image shows, and that of each; NaN for a class that none does.
+    """Mean AP over the classes with a positive image, and the AP of each class; NaN for a class without one.
 
     Args:
         scores: (q, classes).
         marks: (q, classes).
-        ignore_difficult: images that show a class only in a way that is difficult to see do not count for it (the
-            devkit's rule); else they count as not showing it (the published code's).
+        ignore_difficult: ignore images whose objects of a class are all difficult (the devkit's rule); otherwise count
+            them as negative (the published code's rule).
         eleven_points: see `average_precision`.
     """
     precisions = []
@@ -140,7 +140,7 @@ def mean_average_precision(
 def precisions(
     scores: Floats, marks: Marks, classes: Sequence[str], eleven_points: bool
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Both means, as published and by the data set's own rule, and both for each class that some test image shows."""
+    """Compute mAP as published and by the data set's own rule, and the AP of each class."""
     rules = {
         "map": mean_average_precision(scores, marks, ignore_difficult=False),
         "map_devkit": mean_average_precision(scores, marks, ignore_difficult=True, eleven_points=eleven_points),
@@ -153,6 +153,6 @@ def precisions(
 
 
 def accuracy(scores: Floats, classes: Sequence[str], truth: Sequence[str]) -> float:
-    """Share of images whose class has the highest score; of classes that are alike up to rounding the first counts."""
+    """Share of images whose class has the highest score; of equal scores up to rounding the first counts."""
     winner = first_of_highest(scores, COSINE * np.abs(scores).max(axis=1).clip(1))
     return float((np.asarray(classes)[winner] == np.asarray(truth)).mean())

@@ -1,4 +1,4 @@
-"""What a protocol is given, and what it gives back."""
+"""Input and output of an evaluation protocol."""
 
 import functools
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Metrics = dict[str, Any]  # a number, or mean, std and runs
 
 @dataclass
 class Task:
-    """A run, labelled images, and what was chosen."""
+    """A run, labelled images, and the options of a protocol."""
 
     run: Run
     train: Source
@@ -36,32 +36,32 @@ class Task:
         return self.run.features(source, *kinds, steps=self.steps)
 
     @property
-    def several(self) -> bool:
-        """Whether an image may show several classes."""
+    def multi_label(self) -> bool:
+        """Whether an image may have several classes."""
         return self.train.marks is not None
 
     @functools.cached_property
     def classes(self) -> list[str]:
-        """The classes of the training images, in order."""
-        return self.train.marks.classes if self.train.marks is not None else sorted(set(labels_of(self.train)))
+        """Sorted classes of the training images, or those of multi-label data in their own order."""
+        return self.train.marks.classes if self.train.marks is not None else sorted(set(single_labels(self.train)))
 
     @property
-    def collection(self) -> str:
-        """The name of the training images' data set, such as ImageNet; empty: they are files of one's own."""
+    def dataset_name(self) -> str:
+        """Name of the training data set, such as ImageNet; empty for the user's own files."""
         name = named.parse(self.train.spec)
         return name.name if name else ""
 
     @property
     def eleven_points(self) -> bool:
-        """How the data set's own programs average precision."""
+        """Whether the data set's own evaluation uses 11-point average precision."""
         return self.test.marks is not None and self.test.marks.eleven_points
 
     def codes(self, source: Source) -> NDArray[np.int64]:
-        """The class of each image as its position among `classes`; (n,)."""
-        return np.searchsorted(np.array(self.classes), np.array(labels_of(source)))
+        """Class of each image as an index into `classes`; (n,)."""
+        return np.searchsorted(np.array(self.classes), np.array(single_labels(source)))
 
     def marks(self, source: Source, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int8]:
-        """Which image shows which class, 1 or -1, or 0 for what is difficult to see; (n or chosen, classes)."""
+        """Multi-label targets: 1 present, -1 absent, 0 present but difficult; (n or chosen, classes)."""
         rows = np.arange(len(source)) if chosen is None else chosen
         if source.marks is not None:
             return source.marks.values[rows]
@@ -70,7 +70,7 @@ class Task:
         return marks
 
     def members(self, source: Source) -> list[NDArray[np.int64]]:
-        """For each class the positions of the images that show it."""
+        """Indices of the images of each class."""
         if source.marks is not None:
             return [np.flatnonzero(column == 1) for column in source.marks.values.T]
         codes = self.codes(source)
@@ -80,33 +80,33 @@ class Task:
 
 @dataclass
 class Outcome:
-    """The numbers of an evaluation, and what they were computed from."""
+    """Metrics of an evaluation, and what they were computed from."""
 
     metrics: Metrics
     features: str
-    settings: dict[str, Any] = field(default_factory=dict)  # what was chosen besides the options
-    details: dict[str, Any] = field(default_factory=dict)  # numbers by class or epoch
+    settings: dict[str, Any] = field(default_factory=dict)  # chosen by the protocol, in addition to the options
+    details: dict[str, Any] = field(default_factory=dict)  # metrics per class or epoch
     notes: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)  # options that say nothing about these images
+    unused: list[str] = field(default_factory=list)  # options that do not apply to these images
 
 
 def over_draws(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1; None of a single one) and values of independent draws."""
+    """Mean, standard deviation (n - 1; None for a single draw) and values of independent draws."""
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return {"mean": float(np.mean(values)), "std": deviation, "runs": list(values)}
 
 
-def labels_of(source: Source) -> list[str]:
+def single_labels(source: Source) -> list[str]:
     """The class of each image.
 
     Raises:
-        UserError: they have none, or several, or some have none.
+        UserError: an image has no class, or may have several.
     """
     if source.marks is not None:
-        raise UserError(f"an image of {source.spec} may show several classes; this takes one class an image")
+        raise UserError(f"images of {source.spec} may have several classes; this needs one class per image")
     if source.labels is None:
-        raise UserError(f"{source.spec} has no labels: put the images of each class into a folder of its own")
+        raise UserError(f"{source.spec} has no labels; put the images of each class into a separate folder")
     if "" in source.labels:
         without = source.labels.count("")
-        raise UserError(f"{without} images of {source.spec} have no label; label them, or leave them out")
+        raise UserError(f"{without} images of {source.spec} have no label; label or remove them")
     return source.labels

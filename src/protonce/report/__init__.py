@@ -1,1 +1,1 @@
-"""The page people look at: `protonce report RUN`."""
+"""The HTML report of a run: `protonce report RUN`."""

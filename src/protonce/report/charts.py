@@ -1,4 +1,4 @@
-"""What the curves of a run are: numbers only. `drawing.py` draws them, on the page and as files."""
+"""Data of the charts of a run; `drawing.py` draws them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from protonce.report.hierarchy import Ints, Level
 from protonce.results import Score
 from protonce.run import Run
 
-MOST_EPOCHS = 40  # at which clusters are compared with labels
+MAX_EPOCHS = 40  # epochs at which clusters are compared with labels
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: y over x, with a band from low to high where there is one."""
+    """A curve: y over x, with an optional band from low to high."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
-    of: str = ""  # dashed, in the colour of the line of this name: something to compare it with
-    steps: bool = False  # a histogram's outline
+    of: str = ""  # name of the line that this is a reference for: dashed, in the same colour
+    steps: bool = False  # draw as the outline of a histogram
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Chart:
 
 
 def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
-    """How the run went, epoch by epoch; charts without a line are left out."""
+    """Charts over the epochs of a run; charts without data are omitted."""
     records = run.metrics
     names = [f"k = {k:,}" for k in run.settings.clusters]
     charts = [
@@ -58,37 +58,37 @@ def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
 
 
 def _series(name: str, records: Sequence[Mapping[str, Any]], key: str, **more: Any) -> list[Line]:
-    """A line of one number an epoch, over the epochs that have it."""
+    """A line with one number per epoch, over the epochs that have it."""
     have = [r for r in records if key in r]
     return [Line(name, [r["epoch"] for r in have], [r[key] for r in have], **more)] if have else []
 
 
 def _by_level(names: Sequence[str], records: Sequence[Mapping[str, Any]], key: str) -> list[Line]:
-    """A line a granularity of one number an epoch."""
+    """A line per granularity with one number per epoch."""
     have = [r for r in records if r.get(key)]
     return [Line(name, [r["epoch"] for r in have], [r[key][m] for r in have]) for m, name in enumerate(names) if have]
 
 
 def _losses(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
     found = [term for term in terms if any(term in r for r in records)]
-    lines = _series("sum of the terms, weighted" if found else "loss", records, "loss") if len(found) != 1 else []
+    lines = _series("weighted sum of the terms" if found else "loss", records, "loss") if len(found) != 1 else []
     for term in found:
         lines += _series(term, records, term)
         lines += _series(f"{term}, chance level", [r for r in records if term in r], f"{term}_chance", of=term)
-    caption = "The loss and its terms; the sum rises where a term joins."
+    caption = "Loss and its terms; the sum jumps when a term is added."
     if any(line.of for line in lines):
-        caption += " Dashed: what an untrained or collapsed encoder would have."
+        caption += " Dashed: chance level, the loss of an untrained or collapsed encoder."
     return Chart("loss", "Loss", caption, "epoch", "loss", lines)
 
 
 def _accuracies(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
     lines = [line for term in terms for line in _series(term, records, f"{term}_accuracy")]
-    caption = "How often each term of the loss gets a training image right."
+    caption = "Accuracy of each loss term on training images."
     return Chart("accuracy", "Accuracy", caption, "epoch", "share", lines)
 
 
 def _learning_rate(records: Sequence[Mapping[str, Any]]) -> Chart:
-    caption = "At the beginning of each epoch."
+    caption = "Learning rate at the start of each epoch."
     return Chart("learning-rate", "Learning rate", caption, "epoch", "lr", _series("lr", records, "lr"))
 
 
@@ -99,35 +99,35 @@ def _concentration(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -
         if have:
             low, middle, high = ([r["phi"][m][i] for r in have] for i in (1, 2, 3))
             lines.append(Line(name, [r["epoch"] for r in have], middle, low, high))
-    caption = "Median, and 10th to 90th percentile, of φ over the prototypes (eq. 12); small φ: a tight cluster."
+    caption = "Median and 10th to 90th percentile of φ over the prototypes (eq. 12); a small φ means a tight cluster."
     return Chart("concentration", "Concentration φ", caption, "epoch", "φ", lines)
 
 
 def _agreement(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Chart:
-    caption = "NMI of the clusters with those before them; 1: the same clusters."
+    caption = "NMI with the clusters of the previous recorded epoch; 1 means identical clusters."
     lines = _by_level(names, records, "agreement")
     return Chart("stability", "Clusters from epoch to epoch", caption, "epoch", "NMI", lines)
 
 
 def _rank(records: Sequence[Mapping[str, Any]], dim: int) -> Chart:
-    caption = f"How many of the {dim} directions the embeddings use; 1: collapsed."
+    caption = f"Effective number of dimensions that the embeddings use, of {dim}; 1 means collapse."
     lines = _series("effective rank", records, "effective_rank")
     return Chart("effective-rank", "Effective rank", caption, "epoch", "rank", lines)
 
 
 def _labels(run: Run, labels: Sequence[str], names: Sequence[str]) -> Chart:
-    """AMI between clusters and labels over epochs, for each granularity (the appendix' figure)."""
+    """AMI between clusters and labels over epochs, for each granularity (figure in the appendix)."""
     epochs = np.array(run.recorded_epochs)
-    spread = np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(int)
+    spread = np.linspace(0, len(epochs) - 1, min(len(epochs), MAX_EPOCHS)).round().astype(int)
     chosen = epochs[np.unique(spread)].tolist()
     lines = [Line(name, chosen, curve) for name, curve in zip(names, over_training(run, labels, chosen), strict=True)]
-    saw = "used by training" if run.uses_labels else "which training never saw"
-    caption = f"AMI of the clusters with the labels, {saw} (the figure of the paper's appendix)."
+    used = "are" if run.uses_labels else "are not"
+    caption = f"AMI between clusters and labels, which {used} used in training (figure in the paper's appendix)."
     return Chart("ami", "Clusters and labels", caption, "epoch", "AMI", lines)
 
 
 def sizes(runs: Mapping[str, Sequence[Level]]) -> list[Chart]:
-    """Cluster sizes of each granularity of the last run; beside it those of others with as many clusters (fig. 3a)."""
+    """Cluster sizes of each granularity of the last run, and of other runs with as many clusters (fig. 3a)."""
     charts = []
     for m, level in enumerate(list(runs.values())[-1]):
         k = len(level.size)
@@ -137,13 +137,13 @@ def sizes(runs: Mapping[str, Sequence[Level]]) -> list[Chart]:
             Line(title, edges.tolist(), [*np.histogram(size, edges)[0].tolist(), 0], steps=True)
             for title, size in alike.items()
         ]
-        caption = f"How many of the {k:,} clusters have so many images."
+        caption = f"Distribution of the number of images in each of {k:,} clusters."
         charts.append(Chart(f"sizes-{m}", f"Cluster sizes, k = {k:,}", caption, "images", "clusters", lines))
     return charts
 
 
 def _edges(sizes: Sequence[Ints]) -> NDArray[np.float64]:
-    """Bins of whole numbers: more of them where there are more clusters."""
+    """Edges of integer bins; more bins for more clusters."""
     low, high = min(int(s.min()) for s in sizes), max(int(s.max()) for s in sizes)
     bins = min(2 * len(sizes[0]) ** 0.5, 40)
     width = max(round((high - low) / bins), 1)
@@ -151,7 +151,7 @@ def _edges(sizes: Sequence[Ints]) -> NDArray[np.float64]:
 
 
 def evaluations(results: Mapping[str, Sequence[Score]]) -> list[Chart]:
-    """A curve over k for each evaluation with metrics named METRIC@K, as low-shot classification has."""
+    """A curve over k for each evaluation with metrics named METRIC@K, such as low-shot classification."""
     charts = []
     for name, scores in results.items():
         curves: dict[str, list[tuple[int, float, float]]] = {}
@@ -166,6 +166,8 @@ def evaluations(results: Mapping[str, Sequence[Score]]) -> list[Chart]:
                 low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
                 lines.append(Line(what, x, mean, low, high))
         if lines:
-            caption = "Mean over draws, and a standard deviation to each side."
-            charts.append(Chart(f"evaluation-{name}", name, caption, "labelled images a class", "", lines, log_x=True))
+            caption = "Mean ± one standard deviation over draws."
+            charts.append(
+                Chart(f"evaluation-{name}", name, caption, "labelled images per class", "", lines, log_x=True)
+            )
     return charts

@@ -1,4 +1,4 @@
-"""All that a page shows of a run, gathered from its folder and its images."""
+"""Collect the content of a report from the run folder and the images."""
 
 from dataclasses import dataclass
 
@@ -10,39 +10,39 @@ from protonce.errors import UserError
 from protonce.progress import Steps
 from protonce.report import scatter
 from protonce.report.hierarchy import Floats, Ints, Level, alike, levels, outliers
-from protonce.report.thumbnails import choose, draw
+from protonce.report.thumbnails import choose, sample_indices
 from protonce.run import Run
 
-ODD = 60  # outliers, and pairs that look alike, on the page
+ODD = 60  # number of outliers and of near-duplicates on the page
 
 
 @dataclass(frozen=True)
 class Content:
-    """All that is known of a run, before it becomes a page."""
+    """Content of a report, before it is rendered."""
 
     run: Run
     names: list[str]
     labels: list[str] | None
-    missing: str  # why something is left out; empty: nothing is
+    missing: str  # why parts of the page are missing; empty: none are
     source: Source | None
     hierarchy: list[Level]
     against: Run | None  # the run to compare with
     outliers: list[tuple[int, float]]
     alike: list[tuple[int, int, float]]
-    sample: Ints  # the images on the map
-    places: dict[str, Floats]  # where they are, by run; empty: there is no map
-    pictured: Ints  # the images with a thumbnail
+    sample: Ints  # indices of the images on the map
+    places: dict[str, Floats]  # their coordinates by run; empty: there is no map
+    pictured: Ints  # indices of the images with a thumbnail
 
 
 def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Content:
-    """Look at the images with the run's encoder, and at its clusters; the slow part."""
+    """Compute features, clusters and map of a run; the slow part."""
     if not run.metrics and not run.imported:
         raise UserError(f"{run.path} has no finished epoch yet; continue it with --resume")
     if against is not None and not against.finished:
         raise UserError(f"{against.path} is not finished; continue it with --resume")
     names, labels = run.images
     n = len(names)
-    sample = draw(n, scatter.POINTS)
+    sample = sample_indices(n, scatter.POINTS)
     source = shown = embeddings = backbone = None
     missing = "" if run.finished else "the run is not finished; continue it with --resume"
     try:
@@ -69,7 +69,11 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
         with steps.doing(f"map of {len(sample):,} images" + (", for two runs" if against else "")):
             found = {name: scatter.tsne(features) for name, features in maps.items()}
         places = {name: xy for name, xy in found.items() if xy is not None}
-        missing = "" if len(places) == len(found) else "all images look alike to the encoder, so there is no map"
+        missing = (
+            ""
+            if len(places) == len(found)
+            else "the encoder maps all images to the same features, or there are fewer than five"
+        )
     pictured = np.empty(0, dtype=np.int64)
     if source is not None and source.sizes is not None:
         first = [*sample, *(i for i, _ in odd), *(i for i, j, _ in pairs for i in (i, j))]
@@ -87,7 +91,7 @@ def _features(run: Run, source: Source, shown: Source, steps: Steps) -> tuple[Te
 
 
 def titled(run: Run, against: Run | None) -> dict[str, Run]:
-    """The runs by what stands above them, the one to compare with first: on the left, as in the paper."""
+    """The runs by title; the one to compare with comes first, on the left as in the paper."""
     if against is None:
         return {title(run): run}
     if title(run) != title(against):
@@ -96,5 +100,5 @@ def titled(run: Run, against: Run | None) -> dict[str, Run]:
 
 
 def title(run: Run) -> str:
-    """The system and the folder of a run."""
+    """Title of a run: its system and folder."""
     return f"{run.title} ({run.path.resolve().name})"

@@ -1,4 +1,4 @@
-"""Charts and pictures drawn by matplotlib: as SVG for the page, as PNG and PDF for a paper."""
+"""Draw charts, the map and clusters with matplotlib: SVG for the page, PNG and PDF for publication."""
 
 import io
 import re
@@ -17,10 +17,10 @@ from protonce.report.charts import Chart
 from protonce.report.hierarchy import Floats, Ints, Level
 from protonce.report.thumbnails import thumbnail
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; yellow, too pale for a line, is left out.
+# The colour-blind safe palette of Okabe and Ito, without yellow, which is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "h", "*")  # the same shapes as in scatter.MARKERS
-INK = "#010101"  # text and axes: the page's own colour takes its place, so that dark pages have light figures
+INK = "#010101"  # text and axes; replaced by the page's text colour, so that figures suit dark pages
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -29,14 +29,14 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "protonce",  # the same figure has the same bytes
     "pdf.fonttype": 42,
-    "text.parse_math": False,  # `$` in a name begins no formula
+    "text.parse_math": False,  # `$` in a name is not a formula
     "savefig.dpi": 200,
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 
 
-def draw(chart: Chart) -> Figure:
-    """A chart as a figure."""
+def draw_chart(chart: Chart) -> Figure:
+    """Draw a chart."""
     with rc_context(STYLE):
         figure = Figure(figsize=(5.2, 3.1), layout="constrained")
         axes = figure.add_subplot()
@@ -71,12 +71,12 @@ def draw(chart: Chart) -> Figure:
 
 
 def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) -> Figure:
-    """The map, one plot a run, coloured by group; the largest groups by name, the others in grey.
+    """Draw the map with one plot per run, coloured by group; the largest groups are named, the others grey.
 
     Args:
         places: (s, 2), by the title of the plot.
-        groups: (s,), what the colours tell.
-        titles: of the groups.
+        groups: group of each image, (s,).
+        titles: names of the groups.
     """
     with rc_context(STYLE):
         figure = Figure(figsize=(5.2 * len(places), 5.2), layout="constrained")
@@ -100,8 +100,8 @@ def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) 
 
 
 def draw_clusters(source: Source, hierarchy: Sequence[Level], top: int, rows: int = 6, side: int = 64) -> Figure:
-    """Some clusters, as in the paper's last figure: framed green, the images closest to a fine prototype; framed
-    orange, images drawn at random from the coarser cluster around it.
+    """Draw some clusters, as in the paper's last figure: the images closest to a fine prototype with a green frame, and
+    random images of the coarser cluster around it with an orange frame.
     """
     fine = hierarchy[-1]
     coarse = hierarchy[max(len(hierarchy) - 2, 0)]
@@ -128,25 +128,25 @@ def draw_clusters(source: Source, hierarchy: Sequence[Level], top: int, rows: in
 
 
 def _text(text: str) -> str:
-    """What matplotlib can draw of a name: one that is not UTF-8 would stop it."""
+    """A name with everything replaced that is not UTF-8, which matplotlib cannot draw."""
     return text.encode("utf-8", "replace").decode()
 
 
 def svg(figure: Figure) -> str:
-    """A figure as an element of an HTML page, whose text has the page's colour."""
+    """A figure as an SVG element for an HTML page, with text in the page's colour."""
     buffer = io.StringIO()
     with rc_context(STYLE):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, count=1, flags=re.DOTALL)
-    # The page says how wide a figure is; the viewBox keeps its proportions.
+    # The page sets the width of a figure; the viewBox keeps its aspect ratio.
     head, rest = text.split(">", 1)
     return re.sub(r' (width|height)="[^"]*"', "", head) + ">" + rest
 
 
 def png(figure: Figure, dpi: int) -> bytes:
-    """A figure as a picture."""
+    """A figure as PNG."""
     buffer = io.BytesIO()
     with rc_context(STYLE):
         figure.savefig(buffer, format="png", dpi=dpi)
@@ -154,7 +154,7 @@ def png(figure: Figure, dpi: int) -> bytes:
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """NAME.png and NAME.pdf."""
+    """Write a figure as NAME.png and NAME.pdf."""
     for suffix in ("png", "pdf"):
         buffer = io.BytesIO()
         with rc_context(STYLE):

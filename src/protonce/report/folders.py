@@ -1,4 +1,4 @@
-"""`protonce clusters`: the clusters of a run as folders that any file browser shows."""
+"""`protonce clusters`: write the clusters of a run as folders of images."""
 
 import os
 import shutil
@@ -18,31 +18,31 @@ from protonce.run import Run
 def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool = False, quiet: bool = False) -> int:
     """Write OUT/M-kK/PROTOTYPE/RANK-NAME for each granularity M (0 the coarsest), the closest image first.
 
-    Files are linked to, or copied; images that are no files of their own (in a .zip, the built-in ones) are written
-    as PNG. `clusters.csv` has a line an image: its name, label, and for each granularity its prototype and the
-    cosine distance to it.
+    Files are linked or copied; images that are not separate files (in a .zip, built-in) are written as PNG.
+    `clusters.csv` has a line per image: its name, label, and for each granularity its prototype and the cosine distance
+    to it.
 
     Args:
         run: a finished run.
         out: a folder that does not exist yet, or is empty.
-        data: the images it was trained on, where they are no longer at the place the run knows.
+        data: the images it was trained on, if they have moved.
         copy: copy files instead of linking to them.
-        quiet: say nothing.
+        quiet: print nothing.
 
     Returns:
-        how many images there are
+        number of images
 
     Raises:
-        UserError: the images are not there, or the folder is not empty.
+        UserError: the images are missing, or the folder is not empty.
     """
     out = out.resolve()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out} is not empty; name a new folder")
+        raise UserError(f"--out {out} is not empty; give a new folder")
     source = run.source(data)
     if lies_among(out, source.place or source.spec):
-        raise UserError(f"--out {out} lies among the images of {source.spec}; name a folder elsewhere")
+        raise UserError(f"--out {out} is inside the image folder {source.spec}; give a folder elsewhere")
     if source.sizes is None:
-        raise UserError(f"the items of {run.path} are not images; there is nothing to put into folders")
+        raise UserError(f"the items of {run.path} are not images; only images can be written to folders")
     steps = Steps(quiet)
     hierarchy = levels(run, *run.features(source, "momentum", steps=steps))
     part = out.with_name(f".{out.name}.part")

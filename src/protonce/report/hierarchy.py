@@ -1,4 +1,4 @@
-"""The clusters of a run as a hierarchy: who is in which, how pure they are, what fits nowhere, what is there twice."""
+"""The hierarchy of clusters of a run: members, purity, outliers and near-duplicates."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protonce.agreement import largest_cells, table
 from protonce.prototypes import parents
 from protonce.run import Run, read_assignments
 from protonce.ties import COSINE, first_of_highest, ranks
@@ -26,23 +27,23 @@ class Level:
 
     assignment: Ints  # (n,)
     size: Ints  # (k,)
-    parent: Ints | None  # (k,) of the next coarser level; None: this is the coarsest
-    concentration: Floats | None  # φ, (k,); None: the run has not ended
+    parent: Ints | None  # (k,) prototype of the next coarser level; None: this is the coarsest
+    concentration: Floats | None  # φ, (k,); None: the run is not finished
     distance: Floats | None  # cosine distance of each image to its prototype, (n,); None: not known
 
     def members(self) -> tuple[Ints, Ints]:
-        """Images by prototype, the closest first, (n,); and where each prototype's begin, (k + 1,).
+        """Images sorted by prototype, the closest first, (n,); and the start of each prototype's images, (k + 1,).
 
         Images that are equally close up to rounding keep their order.
         """
         start = np.concatenate([[0], np.cumsum(self.size)])
         if self.distance is None:
             return np.argsort(self.assignment, kind="stable"), start
-        apart = self.distance.max() + 1.0  # prototypes lie so far apart that no two share a rank
+        apart = self.distance.max() + 1.0  # an offset, so that images of different prototypes never share a rank
         return np.argsort(ranks(self.assignment * apart + self.distance, COSINE), kind="stable"), start
 
     def ranks(self) -> Ints | None:
-        """Each image's place among those of its prototype, the closest first, from 0, (n,); None: not known."""
+        """Rank of each image among those of its prototype, from 0 for the closest, (n,); None: not known."""
         if self.distance is None:
             return None
         order, start = self.members()
@@ -52,10 +53,10 @@ class Level:
 
 
 def levels(run: Run, embeddings: Tensor | None) -> list[Level]:
-    """The hierarchy of a run, coarse to fine: at its end, or as its last epoch used it where it has not ended.
+    """The hierarchy of a run, coarse to fine: the final one, or that of the last epoch if the run is not finished.
 
     Args:
-        run: with at least one epoch.
+        run: with at least one finished epoch.
         embeddings: v' of the images, (n, d); None: not known.
     """
     if run.finished:
@@ -81,9 +82,9 @@ def levels(run: Run, embeddings: Tensor | None) -> list[Level]:
 
 
 def classes_of(labels: Sequence[str] | None) -> tuple[list[str], Ints | None]:
-    """The classes in alphabetical order, and the number of each image's, (n,); None: there are no labels.
+    """The classes in alphabetical order, and the class index of each image, (n,); None: there are no labels.
 
-    Images without a label among labelled ones are the last class, named NO_LABEL.
+    If only some images have labels, the others belong to a last class, NO_LABEL.
     """
     if labels is None:
         return [], None
@@ -93,34 +94,32 @@ def classes_of(labels: Sequence[str] | None) -> tuple[list[str], Ints | None]:
     return names, np.array([numbers[label] for label in labels])
 
 
-def purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Floats, Ints, Ints]:
-    """Of each cluster's labelled images the share of the most frequent class, that class, their number; (k,) each.
+def cluster_purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Floats, Ints, Ints]:
+    """Purity, majority class and number of labelled images of each cluster; (k,) each.
 
-    A cluster without a labelled image has no share (nan) and no class (-1).
+    A cluster without labelled images has purity nan and class -1.
 
     Args:
-        assignment: (n,), each of the k clusters at least once.
-        classes: (n,), numbers from 0.
-        known: (n,), whether an image has a label.
+        assignment: cluster of each image, (n,); each of the k clusters occurs.
+        classes: class of each image, (n,), integers from 0.
+        known: whether each image has a label, (n,).
     """
-    k, columns = int(assignment.max()) + 1, int(classes.max()) + 1
-    pairs, counts = np.unique(assignment[known] * columns + classes[known], return_counts=True)
-    order = np.lexsort((pairs, -counts, pairs // columns))  # by cluster, then the most frequent class first
-    clusters, first = np.unique(pairs[order] // columns, return_index=True)
-    best = order[first]
+    k = int(assignment.max()) + 1
     share, label = np.full(k, np.nan, dtype=np.float32), np.full(k, -1)
     labelled = np.bincount(assignment[known], minlength=k)
-    share[clusters] = counts[best] / labelled[clusters]
-    label[clusters] = pairs[best] % columns
+    if known.any():
+        t = table(assignment[known], classes[known])
+        best, clusters = largest_cells(t), np.flatnonzero(labelled)
+        share[clusters] = t.counts[best] / t.row_sizes
+        label[clusters] = np.unique(classes[known])[t.columns[best]]
     return share, label, labelled
 
 
 def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:
-    """Images by how badly they fit, the worst first, and the cosine distance to the prototype that fits best.
+    """Images sorted by the cosine distance to their nearest prototype, the farthest first, and this distance.
 
-    A prototype with a single member says nothing: it lies on that image, however odd. So only those count that an
-    image shares with others; one that shares none comes first, at an infinite distance. Images that fit equally badly
-    up to rounding keep their order.
+    A prototype with a single member is ignored, because it coincides with that image. An image that shares no prototype
+    with others comes first, at an infinite distance. Images at the same distance up to rounding keep their order.
     """
     n = len(hierarchy[0].assignment)
     best = np.full(n, np.inf, dtype=np.float32)
@@ -133,15 +132,15 @@ def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:
 
 
 def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, float]]:
-    """Pairs of images of one cluster that look most alike to the encoder, with their cosine distance.
+    """Near-duplicates: the most similar pairs of images of one cluster, with their cosine distance.
 
-    Each image is paired with its nearest one only, so that a hundred copies give a hundred pairs and not thousands; of
-    several equally near ones up to rounding with the first. Pairs at the same distance are in the order of the images.
+    Each image is paired only with its nearest neighbour, so that a hundred copies give a hundred pairs and not
+    thousands; of several equally near ones up to rounding, with the first. Pairs at equal distance are sorted by index.
 
     Args:
         embeddings: v', (n, d), normalised.
-        level: the coarsest: near-duplicates lie in one cluster.
-        most: pairs to give.
+        level: the coarsest level, in which near-duplicates share a cluster.
+        most: maximum number of pairs.
     """
     found = [np.empty((3, 0))]
     order, start = level.members()
@@ -152,7 +151,7 @@ def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, f
         v = embeddings[members]  # (z, d)
         for rows in torch.arange(len(members)).split(max(BLOCK // len(members), 1)):
             similarity = v[rows] @ v.T  # (b, z)
-            similarity[torch.arange(len(rows)), rows] = -2  # not with itself
+            similarity[torch.arange(len(rows)), rows] = -2  # exclude the image itself
             nearest = torch.from_numpy(first_of_highest(similarity.numpy(), COSINE))
             pair = torch.stack([members[rows], members[nearest]]).numpy()
             found.append(np.stack([pair.min(axis=0), pair.max(axis=0), _cosine_distance(similarity.amax(dim=1))]))
@@ -163,7 +162,7 @@ def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, f
 
 
 def _cosine_distance(similarity: Tensor) -> Floats:
-    """1 - similarity, and 0 where that is only rounding; (n,)."""
+    """1 - similarity, or 0 if that is within rounding error; (n,)."""
     distance = 1 - similarity
     found: Floats = torch.where(distance < COSINE, 0, distance).numpy()
     return found

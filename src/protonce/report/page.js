@@ -144,10 +144,10 @@
   function overview(m) {
     const level = levels[m];
     const others = levels.map((_, other) => (other === m ? null : element("a", { href: `#clusters/${other}` }, `k = ${number(levels[other].size.length)}`)));
-    const what = level.rank ? "each with the images closest to it, framed green (orange: others of its cluster)" : "each with some of its images";
-    const phi = level.phi ? " φ, the concentration, is small where a cluster is tight." : "";
+    const what = level.rank ? "each with its closest images, framed green (orange: other images of the cluster)" : "each with some of its images";
+    const phi = level.phi ? " A small concentration φ means a tight cluster." : "";
     return [
-      element("p", {}, `${plural(level.size.length, "prototype")}, ${what}.${phi} `, levels.length > 1 ? "Another granularity: " : "",
+      element("p", {}, `${plural(level.size.length, "prototype")}, ${what}.${phi} `, levels.length > 1 ? "Other granularities: " : "",
         ...others.filter(Boolean).flatMap((a, i) => (i ? [", ", a] : [a]))),
       ...growing(sorted(m, level.size.keys(), find("sort").value), (c) => card(m, c), "cards"),
     ];
@@ -164,20 +164,20 @@
       element("h3", { tabindex: "-1" }, `Prototype ${named(m, c)}`),
       element("p", {}, facts(m, c)),
       data.labels ? element("p", { class: "note" }, mix(level.members[c])) : null,
-      element("h3", {}, level.rank ? "Images closest to it" : "Images of it"),
+      element("h3", {}, level.rank ? "Closest images" : "Images"),
       close.strip,
     ].filter(Boolean);
     const seen = new Set(close.images);
     if (level.children) {
-      view.push(element("h3", {}, `Finer prototypes inside it (k = ${number(levels[m + 1].size.length)})`));
+      view.push(element("h3", {}, `Finer prototypes inside (k = ${number(levels[m + 1].size.length)})`));
       const children = sorted(m + 1, level.children[c], find("sort").value);
       if (children.length) view.push(...growing(children, (child) => card(m + 1, child), "cards"));
-      else view.push(element("p", {}, "None has most of its images here."));
+      else view.push(element("p", {}, "No finer prototype has most of its images here."));
       for (const child of children) for (const image of some(m + 1, child, data.closest, 48).images) seen.add(image);
     }
     const rest = scattered(level.members[c].filter((image) => !seen.has(image) && (pictureOf.has(image) || !sheets.length)));
     if (rest.length) {
-      view.push(element("h3", {}, "Others of this cluster, in random order"));
+      view.push(element("h3", {}, "Other images of this cluster, in random order"));
       view.push(...growing(rest, (image) => picture(image, 48, "around"), "thumbs"));
     }
     return view;
@@ -188,7 +188,7 @@
     const counts = new Map();
     for (const image of images) counts.set(data.labels[image], (counts.get(data.labels[image]) ?? 0) + 1);
     const first = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([label, count]) => `${data.classes[label]} ${number(count)}`);
-    const which = data.names.length < data.total ? "Classes of those listed here" : "Classes";
+    const which = data.names.length < data.total ? "Classes of the listed images" : "Classes";
     return `${which}: ${first.join(", ")}${counts.size > 6 ? ", ..." : ""}`;
   }
 
@@ -204,15 +204,15 @@
 
   function odd() {
     return [
-      element("p", {}, "Images that fit no prototype well: the cosine distance to the best of those that they share with others."),
+      element("p", {}, "Images that are far from all prototypes: the cosine distance to the nearest prototype that they share with other images."),
       ...growing(data.outliers, ([image, distance]) =>
-        tile(image, distance === null ? "alone in all its clusters" : `distance ${distance.toFixed(3)}`), "tiles"),
+        tile(image, distance === null ? "the only image in each of its clusters" : `distance ${distance.toFixed(3)}`), "tiles"),
     ];
   }
 
   function alike() {
     return [
-      element("p", {}, "Pairs of images that look most alike to the encoder: duplicates first, if there are any."),
+      element("p", {}, "Pairs of images that are most similar to the encoder, duplicates first."),
       ...growing(data.alike, ([a, b, distance]) =>
         element("div", { class: "tile" }, picture(a, 72, "large"), picture(b, 72, "large"),
           element("div", {}, data.names[a], element("br"), data.names[b], element("br"), `distance ${distance.toFixed(4)}`)), "tiles"),
@@ -228,8 +228,8 @@
 
   function showClusters([first, second, ...rest]) {
     const kinds = [["clusters", "prototypes"]];
-    if (data.outliers.length) kinds.push(["clusters/odd", "fits none well"]);
-    if (data.alike.length) kinds.push(["clusters/alike", "look alike"]);
+    if (data.outliers.length) kinds.push(["clusters/odd", "outliers"]);
+    if (data.alike.length) kinds.push(["clusters/alike", "near-duplicates"]);
     const now = { odd: "clusters/odd", alike: "clusters/alike", find: "" }[first] ?? "clusters";
     find("kinds").replaceChildren(...kinds.map(([hash, name]) =>
       element("a", { href: `#${hash}`, "aria-current": hash === now ? "true" : null }, name)));
@@ -259,7 +259,7 @@
     for (const plot of drawn.roots()[0].children) plot.height = Math.min(plot.height, window.innerWidth);
     const select = find("colour");
     if (data.labels) select.append(element("option", { value: "label" }, "class"));
-    const whose = drawn.roots()[0].children.length > 1 ? "prototype of the right one" : "prototype";
+    const whose = drawn.roots()[0].children.length > 1 ? "prototype of the run on the right" : "prototype";
     levels.forEach((level, m) => select.append(element("option", { value: m }, `${whose}, k = ${number(level.size.length)}`)));
     select.addEventListener("change", () => {
       only = null;

@@ -1,4 +1,4 @@
-"""`protonce report`: a run folder in, one self-contained page out."""
+"""`protonce report`: write a self-contained HTML page about a run."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ from protonce.report.thumbnails import pack
 from protonce.results import images_tested, scores
 from protonce.run import Run
 
-BYTES = 19_000_000  # of the page, at most
+BYTES = 19_000_000  # maximum size of the page
 
 
 def write_report(
@@ -33,18 +33,18 @@ def write_report(
     """Write RUN/report.html.
 
     Args:
-        run: with at least one epoch; what an interrupted run does not have yet is left out, and said.
-        data: the images it was trained on, where they are no longer at the place the run knows.
-        against: another run, to be shown beside it.
+        run: with at least one finished epoch; for an interrupted run the page says what is missing.
+        data: the images it was trained on, if they have moved.
+        against: another run to compare with.
         figures: a folder for the figures as PNG and PDF.
-        quiet: say nothing.
+        quiet: print nothing.
 
     Raises:
-        UserError: no epoch has ended, or `against` has not; or figures would become images of the data.
+        UserError: no epoch is finished, `against` is not finished, or `figures` is inside the image folder.
     """
     place = run.config["data"]["source"] if data is None else data
     if figures is not None and lies_among(figures, place):
-        raise UserError(f"--figures {figures} lies among the images of {place}; name a folder elsewhere")
+        raise UserError(f"--figures {figures} is inside the image folder {place}; give a folder elsewhere")
     steps = Steps(quiet)
     content = gather(run, data, against, steps)
     with steps.doing("curves"):
@@ -62,7 +62,7 @@ def write_report(
 
 
 def _sizes(content: Content) -> dict[str, Sequence[Level]]:
-    """What the histograms compare: runs on the same images, and how φ was estimated, where that differs (fig. 3a)."""
+    """Hierarchies to compare in histograms: runs on the same images, titled with how φ is estimated if that differs."""
     run, other = content.run, content.against
     if other is None or other.config["data"]["fingerprint"] != run.config["data"]["fingerprint"]:
         return {title(run): content.hierarchy}
@@ -75,7 +75,7 @@ def _sizes(content: Content) -> dict[str, Sequence[Level]]:
 
 
 def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps) -> str:
-    """The page as text. Whatever the user's disk holds reaches it as text only."""
+    """Render the page. File names and labels are escaped."""
     from bokeh.resources import INLINE
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -97,11 +97,11 @@ def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps
         "health": run.health if run.metrics else None,
         "evaluations": [_evaluation(name, result) for name, result in run.evaluations.items()],
         "figures": drawn,
-        "still": still,  # the map on paper
+        "still": still,  # the map for printing
         "command": _command(run),
         "config": run.config,
         "sampled": _sampled(content),
-        "known": content.hierarchy[0].distance is not None,  # which images are closest to their prototypes
+        "known": content.hierarchy[0].distance is not None,  # whether distances to prototypes are known
         "missing": content.missing,
     }
     template = environment.get_template("page.html")
@@ -124,11 +124,11 @@ def _figure(chart: Chart) -> dict[str, Any]:
     xs = sorted({x for line in chart.lines for x in line.x})
     rows = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in chart.lines]
     table = [(name, [f"{values[x]:.4g}" if x in values else "" for x in xs]) for name, values in rows]
-    return {"chart": chart, "svg": drawing.svg(drawing.draw(chart)), "xs": [f"{x:g}" for x in xs], "table": table}
+    return {"chart": chart, "svg": drawing.svg(drawing.draw_chart(chart)), "xs": [f"{x:g}" for x in xs], "table": table}
 
 
 def _facts(content: Content) -> dict[str, str]:
-    """At a glance: what was trained, on what, for how long."""
+    """Summary of what was trained, on which data and for how long."""
     run, settings = content.run, content.run.settings
     records = run.metrics
     done = len(records)
@@ -136,9 +136,9 @@ def _facts(content: Content) -> dict[str, str]:
     if content.labels:
         without = content.labels.count("")
         some = f", {len(content.labels) - without:,} of them labelled" if without else ""
-        saw = "training used them" if run.uses_labels else "training never saw them"
+        saw = "used in training" if run.uses_labels else "not used in training"
         classes = f"{some}, {len({*content.labels} - {''}):,} classes ({saw})"
-    encoder = "of the user's own" if run.config["data"]["own_encoder"] else settings.backbone
+    encoder = "custom" if run.config["data"]["own_encoder"] else settings.backbone
     if encoder == settings.backbone and settings.width != Settings().width:
         encoder += f", width {settings.width}"
     facts = {"Images": f"{len(content.names):,} of {run.config['data']['source']}{classes}"}
@@ -156,7 +156,7 @@ def _facts(content: Content) -> dict[str, str]:
 
 
 def _evaluation(name: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation for the page."""
+    """Data of an evaluation for the page."""
     details = {what: result.get(what) for what in ("settings", "data")}
     return {
         "name": name,
@@ -168,23 +168,23 @@ def _evaluation(name: str, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(content: Content) -> list[str]:
-    """What the page leaves out, in words."""
+    """Sentences about what the page shows only a sample of."""
     n = len(content.names)
     said = []
     if 0 < len(content.pictured) < n:
         said.append(
-            f"Thumbnails of {len(content.pictured):,} of {n:,} images: the closest to prototypes, coarse ones first, "
-            "the odd ones, and a random sample."
+            f"Thumbnails of {len(content.pictured):,} of {n:,} images: those closest to prototypes, coarse ones first, "
+            "outliers, near-duplicates and a random sample."
         )
     if content.places and len(content.sample) < n:
-        said.append(f"The map shows {len(content.sample):,} of {n:,} images, drawn at random.")
+        said.append(f"The map shows {len(content.sample):,} of {n:,} images, sampled at random.")
     if n > LISTED:
-        said.append(f"Names of {LISTED:,} images; sizes, purities and what is closest are of all.")
+        said.append(f"Only {LISTED:,} images are listed by name; sizes, purities and closest images include all.")
     return said
 
 
 def _command(run: Run) -> str:
-    """The command that trains the run again; empty where it was trained from Python."""
+    """The command that reproduces the run; empty if it was trained from Python."""
     about, asked, recipe = run.config["data"], run.config["asked"], run.config["recipe"]
     if (
         run.imported
@@ -205,12 +205,12 @@ def _command(run: Run) -> str:
 
 
 def _option(value: object) -> str:
-    """A setting as the command line takes it."""
+    """A setting in the syntax of the command line."""
     return ",".join(map(str, value)) or "[]" if isinstance(value, list) else str(value)
 
 
 def _map(content: Content) -> Any:
-    """The map as a figure, coloured by class, or by the coarsest prototypes."""
+    """Figure of the map, coloured by class, or by the coarsest prototypes if there are no labels."""
     coarsest = content.hierarchy[0]
     names, groups = classes_of(content.labels)
     if groups is None:
@@ -220,7 +220,7 @@ def _map(content: Content) -> Any:
 
 def _write_figures(content: Content, curves: Sequence[Chart], folder: Path) -> None:
     for chart in curves:
-        drawing.save(drawing.draw(chart), folder, chart.name)
+        drawing.save(drawing.draw_chart(chart), folder, chart.name)
     if content.places:
         drawing.save(_map(content), folder, "map")
     if content.source is not None and content.source.sizes is not None and content.hierarchy[0].distance is not None:

@@ -1,4 +1,4 @@
-"""What the script of the page knows: names, clusters and places, as data that nothing can take for HTML."""
+"""Data for the script of the page: names, clusters and coordinates, encoded so that they cannot be read as HTML."""
 
 import base64
 import gzip
@@ -10,25 +10,25 @@ import numpy as np
 
 from protonce.report import drawing, scatter
 from protonce.report.content import Content
-from protonce.report.hierarchy import Ints, Level, classes_of, purity
-from protonce.report.thumbnails import COLUMNS, ROWS, draw
+from protonce.report.hierarchy import Ints, Level, classes_of, cluster_purity
+from protonce.report.thumbnails import COLUMNS, ROWS, sample_indices
 
-LISTED = 100_000  # images the page knows by name
-CLOSEST = 5  # images that stand for a prototype, as in the paper's last figure
+LISTED = 100_000  # images listed by name on the page, at most
+CLOSEST = 5  # images shown for a prototype, as in the paper's last figure
 
 
 def packed(data: Mapping[str, Any]) -> str:
-    """JSON, compressed, as base64: nothing in it can be taken for HTML."""
+    """Compressed JSON as base64, which cannot contain HTML."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(gzip.compress(text, mtime=0)).decode()
 
 
 def payload(content: Content) -> dict[str, Any]:
-    """What the script of the page knows. Images are numbered as listed, not as in the run."""
+    """Data for the script of the page. Images are numbered by their position among the listed images."""
     n = len(content.names)
     odd = [i for i, _ in content.outliers] + [i for pair in content.alike for i in pair[:2]]
     must = np.unique([*content.pictured, *content.sample, *odd]).astype(np.int64)
-    listed = np.arange(n) if n <= LISTED else np.union1d(must, draw(n, max(LISTED - len(must), 0)))
+    listed = np.arange(n) if n <= LISTED else np.union1d(must, sample_indices(n, max(LISTED - len(must), 0)))
     place = np.full(n, -1, dtype=np.int64)
     place[listed] = np.arange(len(listed))
     classes, codes = classes_of(content.labels)
@@ -69,11 +69,11 @@ def _level(level: Level, listed: Ints, labels: Sequence[str] | None, codes: Ints
         "labelled": None,
     }
     if codes is not None:
-        share, label, labelled = purity(level.assignment, codes, np.asarray(labels) != "")
+        share, label, labelled = cluster_purity(level.assignment, codes, np.asarray(labels) != "")
         found |= {"purity": [_short(v) for v in share.tolist()], "label": label.tolist(), "labelled": labelled.tolist()}
     return found
 
 
 def _short(value: float) -> float | None:
-    """Four digits; None for what JSON does not know: infinity, and what is no number."""
+    """Round to four digits; None for infinity and NaN, which JSON does not support."""
     return float(f"{value:.4g}") if np.isfinite(value) else None

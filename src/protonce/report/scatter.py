@@ -1,4 +1,4 @@
-"""The map: t-SNE of the representation, to zoom into and to point at (the paper's t-SNE figure)."""
+"""The interactive map: t-SNE of the representation (the paper's t-SNE figure)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,15 +8,15 @@ from torch import Tensor
 
 from protonce.report.hierarchy import Floats
 
-POINTS = 2_500  # on the map, at most
+POINTS = 2_500  # maximum number of points on the map
 PERPLEXITY = 30.0
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "star")
 
 
 def tsne(features: Tensor) -> Floats | None:
-    """Places of features (s, D) in the plane, (s, 2), so that neighbours by the cosine stay neighbours.
+    """t-SNE of L2-normalised features (s, D); (s, 2).
 
-    None where there are none to keep: fewer than five images, or all alike.
+    None if there are fewer than five images, or if all features are equal.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -31,10 +31,10 @@ def tsne(features: Tensor) -> Floats | None:
 
 
 def figures(places: Mapping[str, Floats]) -> dict[str, Any]:
-    """Bokeh's description of the map: a plot for each run, with the same points, so that pointing shows both.
+    """Bokeh's JSON of the map: a plot per run with shared points, so that hovering highlights an image in all plots.
 
     Args:
-        places: of the same images, (s, 2), by the title of the plot.
+        places: coordinates of the same images, (s, 2), by title of the plot.
     """
     from bokeh.embed import json_item
     from bokeh.layouts import row
@@ -70,6 +70,6 @@ def figures(places: Mapping[str, Floats]) -> dict[str, Any]:
         plot.background_fill_alpha = plot.border_fill_alpha = plot.outline_line_alpha = 0
         plot.title.text_color = "gray"
         plots.append(plot)
-    # Side by side where there is room, else one below the other.
+    # Side by side if there is room, otherwise below each other.
     beside = row(*plots, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
     return dict(json_item(beside))

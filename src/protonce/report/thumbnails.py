@@ -1,4 +1,4 @@
-"""Small pictures of some images, packed into sheets: a page holds thousands of them in a few megabytes."""
+"""Thumbnails packed into sheets, so that a page can contain thousands of them in a few megabytes."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -11,40 +11,40 @@ from PIL import Image, ImageOps
 from protonce.data.sources import Source, random_order
 from protonce.report.hierarchy import Ints, Level
 
-MOST = 15_000  # thumbnails on a page
+MAX_THUMBNAILS = 15_000  # on a page
 SIDES = (160, 128, 96, 64, 48, 32, 16)  # pixels
-COLUMNS, ROWS = 32, 16  # of a sheet
+COLUMNS, ROWS = 32, 16  # of thumbnails on a sheet
 QUALITY = 70
-SMALL = 0.2  # bytes a pixel takes where pictures are plain: no larger side need be tried
+SMALL = 0.2  # bytes per pixel of simple images; larger sides are not tried
 
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Pictures of images, row by row in sheets of COLUMNS x ROWS."""
+    """Thumbnails, row by row in sheets of COLUMNS x ROWS."""
 
     side: int
     sheets: list[bytes]  # WebP
 
 
 def choose(n: int, hierarchy: Sequence[Level], first: Ints, most: int | None = None) -> Ints:
-    """Which images get a thumbnail: all, or those a person is most likely to want to see.
+    """Indices of the images that get a thumbnail: all, or those closest to the prototypes.
 
     Args:
-        n: images there are.
+        n: number of images.
         hierarchy: coarse to fine.
-        first: images that must have one.
-        most: that may have one; None: MOST.
+        first: images that must have a thumbnail.
+        most: maximum number of thumbnails; None: MAX_THUMBNAILS.
 
     Returns:
-        (t,), in rising order
+        (t,), sorted
     """
-    most = MOST if most is None else most
+    most = MAX_THUMBNAILS if most is None else most
     if n <= most:
         return np.arange(n)
     chosen = np.zeros(n, dtype=bool)
     chosen[first] = True
     members = [level.members() for level in hierarchy]
-    # The closest image of every prototype, the coarse and large ones first; then the second closest of each, ...
+    # The closest image of every prototype, starting with coarse and large ones; then the second closest, ...
     for rank in range(n):
         for level, (order, start) in zip(hierarchy, members, strict=True):
             wanted = np.flatnonzero(level.size > rank)
@@ -55,16 +55,16 @@ def choose(n: int, hierarchy: Sequence[Level], first: Ints, most: int | None = N
             chosen[new[:room]] = True
             if len(new) >= room:
                 return np.flatnonzero(chosen)
-    raise AssertionError("every image is the member of a prototype")
+    raise AssertionError("every image belongs to a prototype")
 
 
-def draw(n: int, count: int) -> Ints:
-    """`count` of n images at random, the same whenever asked; in rising order."""
+def sample_indices(n: int, count: int) -> Ints:
+    """Sorted indices of `count` random images of n; the same on every call."""
     return np.sort(random_order(n, "report", seed=0)[:count])
 
 
 def pack(source: Source, images: Ints, room: int, seen: Callable[[int], None] = lambda _: None) -> Thumbnails:
-    """Draw thumbnails, as large as fits into so many bytes; `seen` is told of each."""
+    """Make thumbnails, as large as fit into `room` bytes; `seen` is called with 1 after each."""
     useful = [side for side in SIDES if side < 2 * source.side] or SIDES[-1:]
     sides = [side for side in useful if len(images) * side**2 * SMALL <= room] or SIDES[-1:]
     with ThreadPoolExecutor() as pool:

@@ -1,7 +1,7 @@
-"""The prototype term of one granularity in blocks of negatives: what `losses` says, for many thousands of them.
+"""The prototype term of one granularity, computed in blocks of negatives: faster than `losses` for many thousands.
 
-Each block of logits is used for the loss and for its gradient while it is in the cache, and never stored. So there is
-one pass where the plain way takes a dozen over matrices of hundreds of megabytes.
+Each block of logits is used for the loss and for its gradient while it is in the cache, and is never stored. This takes
+one pass instead of a dozen passes over matrices of hundreds of megabytes.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protonce.ties import exceeds
 
-BLOCK = 1 << 19  # logits at once, on a CPU; a GPU takes all
+BLOCK = 1 << 19  # logits per block on a CPU; a GPU takes all at once
 
 
 def blockwise_nce(
@@ -41,7 +41,7 @@ class _Blockwise(torch.autograd.Function):
         positive = (query * scaled).sum(dim=1)  # (B,)
         place = own.new_full((len(centroids),), -1)
         place[candidates] = torch.arange(len(candidates), device=own.device)
-        masked = place[own]  # where among the candidates a query's own prototype is, or -1; (B,)
+        masked = place[own]  # position of each query's own prototype among the candidates, or -1; (B,)
 
         # Σ_j exp(logit_j - top) and Σ_j exp(logit_j - top) c_j / φ_j, the positive being the first j.
         top, total, pull = positive.clone(), torch.ones_like(positive), scaled.clone()

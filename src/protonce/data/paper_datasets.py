@@ -1,4 +1,4 @@
-"""The paper's data sets as they come: ImageNet's folders, Places205's lists, VOC's layout; `NAME[@SPLIT]:ROOT`."""
+"""The paper's data sets in their published layouts, as `NAME[@SPLIT]:ROOT`: ImageNet, Places205, VOC."""
 
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
@@ -34,30 +34,30 @@ VOC_CLASSES = [
 
 
 def read(name: Name, part: str) -> Listing:
-    """The images of one part of a data set, with their labels.
+    """List the images of one split of a data set, with their labels.
 
     Args:
-        name: of READERS; its split, where it has one, wins over the part.
+        name: one of READERS; its split, if it gives one, overrides `part`.
         part: "train" or "test".
 
     Raises:
-        UserError: the data set is not there, or not as it comes.
+        UserError: the data set is missing or not in its published layout.
     """
     if not name.root.is_dir():
-        raise UserError(f"{name}: {name.root} is no folder; name the one that holds {name.name}")
+        raise UserError(f"{name}: {name.root} is not a folder; give the folder that contains {name.name}")
     return READERS[name.name](name, part)
 
 
 def _imagenet(name: Name, part: str) -> Listing:
-    """ROOT/train and ROOT/val, a folder a class in each."""
+    """ROOT/train and ROOT/val, with one folder per class."""
     split = name.split or {"train": "train", "test": "val"}[part]
     folder = name.root / split
     if not folder.is_dir():
-        raise UserError(f"{name} has no folder {split}; ImageNet lies in ROOT/train and ROOT/val, a folder a class")
+        raise UserError(f"{name} has no folder {split}; expected ROOT/train and ROOT/val with one folder per class")
     listing = list_folder(folder)
     labels = [PurePosixPath(found).parts[0] if "/" in found else "" for found in listing.names]
     if "" in labels:
-        raise UserError(f"{folder} has images outside of class folders, one of them {listing.names[labels.index('')]}")
+        raise UserError(f"{folder} has images outside class folders, for example {listing.names[labels.index('')]}")
     listing.labels = labels
     return listing
 
@@ -67,14 +67,14 @@ PLACES_IMAGES = ("data/vision/torralba/deeplearning/images256", "images256", "im
 
 
 def _places(name: Name, part: str) -> Listing:
-    """Its lists, `PATH NUMBER` a line, in ROOT or ROOT/trainvalsplit_places205; the class is the path's folder."""
+    """Lists with `PATH NUMBER` per line, in ROOT or ROOT/trainvalsplit_places205; the class is the folder of PATH."""
     split = name.split or {"train": "train", "test": "val"}[part]
     if split not in PLACES_LISTS:
-        raise UserError(f"{name} has no part {split!r}; Places205 has labels for train and val")
+        raise UserError(f"{name} has no split {split!r}; Places205 has labels for train and val")
     places = [name.root / folder / PLACES_LISTS[split] for folder in (".", "trainvalsplit_places205")]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        raise UserError(f"{name} has no {PLACES_LISTS[split]}, nor has its folder trainvalsplit_places205")
+        raise UserError(f"{name}: {PLACES_LISTS[split]} was not found in ROOT or ROOT/trainvalsplit_places205")
     paths = [line.rsplit(maxsplit=1)[0] for line in file.read_text().splitlines() if line.strip()]
     if not paths:
         raise UserError(f"{file} is empty")
@@ -82,7 +82,7 @@ def _places(name: Name, part: str) -> Listing:
     images = next((folder for folder in folders if (folder / paths[0]).is_file()), None)
     if images is None:
         looked = ", ".join(PLACES_IMAGES[:-1])
-        raise UserError(f"{name} has no {paths[0]}, the first of {file.name}; looked in {looked} and ROOT itself")
+        raise UserError(f"{name}: {paths[0]}, listed in {file.name}, was not found; searched {looked} and ROOT itself")
     found = [(str(images / path), PurePosixPath(path).parent.as_posix().strip("/")) for path in paths]
     return list_paths(images, found, f"{file}")
 
@@ -92,18 +92,20 @@ def _voc(name: Name, part: str) -> Listing:
     places = [name.root / "VOCdevkit" / name.name, name.root / name.name, name.root]
     root = next((place for place in places if (place / "ImageSets" / "Main").is_dir()), None)
     if root is None:
-        raise UserError(f"{name} is not laid out as VOC: it has no ImageSets/Main, nor has VOCdevkit/{name.name} in it")
-    # The labels of VOC2012's test part were never published.
+        raise UserError(
+            f"{name} does not have the layout of VOC: no ImageSets/Main in ROOT, {name.name} or VOCdevkit/{name.name}"
+        )
+    # The labels of VOC2012's test split were never published.
     splits = ("trainval", "test") if name.name == "VOC2007" else ("train", "val")
     split = name.split or splits[part == "test"]
     file = root / "ImageSets" / "Main" / f"{split}.txt"
     if not file.is_file():
-        raise UserError(f"{root} has no part {split!r}: there is no ImageSets/Main/{split}.txt")
+        raise UserError(f"{root} has no split {split!r}: ImageSets/Main/{split}.txt does not exist")
     keys = {line.split()[0] for line in file.read_text().splitlines() if line.strip()}
     shown = {f"JPEGImages/{key}.jpg": _objects(root / "Annotations" / f"{key}.xml") for key in keys}
     seen = sorted({c for objects in shown.values() for c in objects})
     classes = VOC_CLASSES if set(seen) <= set(VOC_CLASSES) else seen
-    listing = list_paths(root, [(str(root / image), "") for image in shown], f"{root}, part {split}")
+    listing = list_paths(root, [(str(root / image), "") for image in shown], f"{root}, split {split}")
     values = np.full((len(listing.names), len(classes)), -1, dtype=np.int8)
     for row, image in zip(values, listing.names, strict=True):
         for c, difficult in shown[image].items():
@@ -114,11 +116,11 @@ def _voc(name: Name, part: str) -> Listing:
 
 
 def _objects(file: Path) -> dict[str, bool]:
-    """The classes an image shows, and whether all of its objects of the class are difficult to see."""
+    """Classes of the objects in an image, and whether all objects of the class are marked as difficult."""
     try:
         objects = ElementTree.parse(file).getroot().findall("object")
     except (OSError, ElementTree.ParseError) as error:
-        raise UserError(f"the annotation {file} cannot be read: {error}") from None
+        raise UserError(f"cannot read the annotation {file}: {error}") from None
     shown: dict[str, bool] = {}
     for found in objects:
         c = (found.findtext("name") or "").strip()
