@@ -13,7 +13,7 @@ from sklearn.svm import LinearSVC
 from conftest import SMALL, stripes
 from protonce.api import train
 from protonce.cli import main
-from protonce.data.sources import labels_like, open_source, random_order
+from protonce.data.sources import match_folder_labels, open_source, random_order
 from protonce.errors import UserError
 from protonce.evaluate import knn, linear, lowshot, protocols, regression, semisup, svm
 from protonce.evaluate.information import ross
@@ -181,9 +181,9 @@ def test_classes_do_not_depend_on_the_depth_of_folders(trained, photos, tmp_path
 
 def test_the_longest_matching_folder_is_the_class():
     names = ["animal/cat/1.png", "cat/2.png", "toy/cat/3.png"]
-    assert labels_like(names, {"cat", "animal/cat"}) == ["animal/cat", "cat", "cat"]
-    assert labels_like(names, {"animal/cat", "cat", "toy/cat"}) == ["animal/cat", "cat", "toy/cat"]
-    assert labels_like([*names, "dog/4.png"], {"cat", "animal/cat"}) is None
+    assert match_folder_labels(names, {"cat", "animal/cat"}) == ["animal/cat", "cat", "cat"]
+    assert match_folder_labels(names, {"animal/cat", "cat", "toy/cat"}) == ["animal/cat", "cat", "toy/cat"]
+    assert match_folder_labels([*names, "dog/4.png"], {"cat", "animal/cat"}) is None
 
 
 def test_new_items_without_names_count_as_unseen(tmp_path):

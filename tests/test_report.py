@@ -26,7 +26,7 @@ from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.report import charts, drawing, thumbnails
 from protonce.report.folders import write_folders
-from protonce.report.hierarchy import NO_LABEL, Level, alike, classes_of, cluster_purity, levels, outliers
+from protonce.report.hierarchy import NO_LABEL, Level, classes_of, cluster_purity, levels, near_duplicates, outliers
 from protonce.report.page import write_report
 from protonce.report.scatter import tsne
 from protonce.results import images_tested, scores
@@ -122,13 +122,13 @@ def test_near_duplicates_match_brute_force(monkeypatch):
     similarity[assignment[:, None] != assignment[None]] = -2
     expected = {(min(i, int(j)), max(i, int(j))) for i, j in enumerate(similarity.argmax(axis=1))}
     monkeypatch.setattr("protonce.report.hierarchy.BLOCK", 100)  # several blocks a cluster
-    found = alike(v, level(assignment), most=1000)
+    found = near_duplicates(v, level(assignment), most=1000)
     assert {(i, j) for i, j, _ in found} == expected
     assert found[0][:2] == (7, 33)
     assert [d for _, _, d in found] == sorted(d for _, _, d in found)
     for i, j, distance in found:
         assert distance == pytest.approx(max(1 - similarity[i, j], 0), abs=1e-6)
-    assert alike(v, level(np.arange(50)), most=10) == []  # nobody has company
+    assert near_duplicates(v, level(np.arange(50)), most=10) == []  # nobody has company
 
 
 def test_images_equal_up_to_rounding_keep_their_order():
@@ -151,7 +151,7 @@ def test_copies_are_paired_with_the_first():
     v = F.normalize(torch.from_numpy(base[which] * rng.uniform(0.5, 2, (60, 1))).float(), dim=1)
     # Each copy in bits of its own; closest to the prototype is not first in order.
     v *= torch.from_numpy(1 + rng.uniform(-1e-7, 1e-7, (60, 1))).float()
-    found = alike(v, level(which % 2, rng.random(60).astype(np.float32)), most=1000)
+    found = near_duplicates(v, level(which % 2, rng.random(60).astype(np.float32)), most=1000)
     expected = []
     for i in range(60):
         first = next(j for j in range(60) if which[j] == which[i] and j != i)

@@ -119,8 +119,8 @@ def verdict(records: Sequence[Record], terms: Sequence[str], dim: int) -> Verdic
     term = next((term for term in terms if term in records[-1]), "loss")
     # The loss as a share of its chance level, the loss of an untrained or collapsed model. There is no share for
     # warm-up epochs without the term, or if the term has no chance level.
-    alike = [record for record in records if term in record and f"{term}_chance" in record]
-    shares = [record[term] / (record[f"{term}_chance"] or record[term] or 1.0) for record in alike]
+    comparable = [record for record in records if term in record and f"{term}_chance" in record]
+    shares = [record[term] / (record[f"{term}_chance"] or record[term] or 1.0) for record in comparable]
     rank = clustered["effective_rank"]
     if rank < COLLAPSED and (not shares or abs(shares[-1] - 1) < 1 - IDLE):  # at the chance level
         advice = "this may be temporary" if len(records) < EARLY else "train again with a smaller lr"
@@ -131,7 +131,7 @@ def verdict(records: Sequence[Record], terms: Sequence[str], dim: int) -> Verdic
         )
     loss = _loss(records[-1], term)
     if shares and shares[-1] > min(shares) + RISEN:
-        best = alike[shares.index(min(shares))]["epoch"]
+        best = comparable[shares.index(min(shares))]["epoch"]
         return Verdict(
             "diverging",
             f"diverging: {loss}, and the loss has increased since epoch {best}; train again with a smaller lr",

@@ -332,7 +332,7 @@ def folder_labels(names: Sequence[str]) -> list[str] | None:
     return rest if len(set(rest)) > 1 and all(rest) else None
 
 
-def labels_like(names: Sequence[str], classes: Collection[str]) -> list[str] | None:
+def match_folder_labels(names: Sequence[str], classes: Collection[str]) -> list[str] | None:
     """Label each image with the longest ending of its folder path that is one of the classes.
 
     None if the folder path of an image ends in none of the classes.
@@ -357,7 +357,7 @@ def has_test_part(data: Data) -> bool:
     return not name.split and (name.name in paper_datasets.READERS or named.has_parts(name))
 
 
-def lies_among(path: Path, data: Data) -> bool:
+def is_inside(path: Path, data: Data) -> bool:
     """Whether DATA is a folder of images that contains the path."""
     if not isinstance(data, str | Path) or str(data) in ("", "builtin") or not Path(data).is_dir():
         return False

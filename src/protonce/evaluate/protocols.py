@@ -14,7 +14,7 @@ from protonce.data.sources import (
     check_apart,
     folder_labels,
     has_test_part,
-    labels_like,
+    match_folder_labels,
     open_source,
     split,
 )
@@ -173,7 +173,7 @@ def train_and_test(labelled: Source, data: Data, test: Data | None, seed: int) -
         UserError: there are no test images, or they share files with the training images or have other classes.
     """
     if test is not None:
-        tested, how = _labelled_alike(open_source(test, "test", seed), labelled), "test images given by the user"
+        tested, how = _match_labels(open_source(test, "test", seed), labelled), "test images given by the user"
     elif has_test_part(data):
         tested, how = open_source(data, "test", seed), "the data set's own test split"
     else:
@@ -186,13 +186,13 @@ def train_and_test(labelled: Source, data: Data, test: Data | None, seed: int) -
     return labelled, tested, how
 
 
-def _labelled_alike(tested: Source, labelled: Source) -> Source:
+def _match_labels(tested: Source, labelled: Source) -> Source:
     """Test images with folder labels renamed to match the training labels, at any depth of the folders."""
     known = set(labelled.labels or [])
     by_folders = tested.files is not None and tested.labels in (None, folder_labels(tested.names))
     if not by_folders or (tested.labels is not None and known.issuperset(tested.labels)):
         return tested
-    labels = labels_like(tested.names, known)
+    labels = match_folder_labels(tested.names, known)
     return tested if labels is None else dataclasses.replace(tested, labels=labels)
 
 

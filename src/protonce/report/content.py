@@ -9,7 +9,7 @@ from protonce.data.sources import Data, Source
 from protonce.errors import UserError
 from protonce.progress import Steps
 from protonce.report import scatter
-from protonce.report.hierarchy import Floats, Ints, Level, alike, levels, outliers
+from protonce.report.hierarchy import Floats, Ints, Level, levels, near_duplicates, outliers
 from protonce.report.thumbnails import choose, sample_indices
 from protonce.run import Run
 
@@ -61,7 +61,7 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
     if shown is not None and embeddings is not None and backbone is not None:
         worst, distance = outliers(hierarchy)
         odd = list(zip(worst[:ODD].tolist(), distance[:ODD].tolist(), strict=True))
-        pairs = alike(embeddings, hierarchy[0], ODD)
+        pairs = near_duplicates(embeddings, hierarchy[0], ODD)
         maps = {
             name: backbone if r is run else r.features(shown, "backbone", steps=steps)[0]
             for name, r in titled(run, against).items()

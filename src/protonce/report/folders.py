@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from protonce.data.sources import Data, Source, lies_among
+from protonce.data.sources import Data, Source, is_inside
 from protonce.errors import UserError
 from protonce.files import csv_text, write_whole
 from protonce.progress import Steps
@@ -39,7 +39,7 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} is not empty; give a new folder")
     source = run.source(data)
-    if lies_among(out, source.place or source.spec):
+    if is_inside(out, source.place or source.spec):
         raise UserError(f"--out {out} is inside the image folder {source.spec}; give a folder elsewhere")
     if source.sizes is None:
         raise UserError(f"the items of {run.path} are not images; only images can be written to folders")

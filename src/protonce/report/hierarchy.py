@@ -131,7 +131,7 @@ def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:
     return order, best[order]
 
 
-def alike(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, float]]:
+def near_duplicates(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, float]]:
     """Near-duplicates: the most similar pairs of images of one cluster, with their cosine distance.
 
     Each image is paired only with its nearest neighbour, so that a hundred copies give a hundred pairs and not

@@ -324,7 +324,7 @@
     return svg;
   }
 
-  // By keyboard: the next or last image on the map, of the group that is shown alone where there is one.
+  // Keyboard: the next or previous image on the map, within the selected group if there is one.
   function step(event) {
     const way = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!way) return;

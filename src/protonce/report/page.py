@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protonce.config import Settings, read_recipe
-from protonce.data.sources import Data, lies_among
+from protonce.data.sources import Data, is_inside
 from protonce.errors import UserError
 from protonce.files import write_whole
 from protonce.methods.registry import SYSTEMS
@@ -43,7 +43,7 @@ def write_report(
         UserError: no epoch is finished, `against` is not finished, or `figures` is inside the image folder.
     """
     place = run.config["data"]["source"] if data is None else data
-    if figures is not None and lies_among(figures, place):
+    if figures is not None and is_inside(figures, place):
         raise UserError(f"--figures {figures} is inside the image folder {place}; give a folder elsewhere")
     steps = Steps(quiet)
     content = gather(run, data, against, steps)
