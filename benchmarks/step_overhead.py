@@ -76,7 +76,7 @@ def main() -> None:
         order = torch.randperm(n, generator=generator(0, "order", turn))[: s.batch_size]
         with timing("step"):
             with timing("batch and views"):
-                (samples,) = loader.train(order, turn, s.batch_size)
+                (samples,) = loader.samples(order, turn, s.batch_size)
                 query, key = loader.views.train(samples)
                 batch = Batch((query, key), samples.index, Progress(turn, 0, n // s.batch_size, repeats + 2))
             loss, _ = system.m_step(batch, prototypes)

@@ -43,7 +43,7 @@ def main() -> None:
         boxes = [views.boxes(item_of(i, file), Image.open(file).size[::-1]) for i, file in enumerate(files)]
 
         def ours() -> tuple[Tensor, ...]:
-            (samples,) = loader.train(torch.arange(BATCH), epoch=0, batch_size=BATCH)
+            (samples,) = loader.samples(torch.arange(BATCH), epoch=0, batch_size=BATCH)
             return views.train(samples)
 
         def theirs() -> list[Tensor]:

@@ -58,7 +58,7 @@ def test_training_is_algorithm_1(photos, tmp_path):
             generator = randomness.generator(0, "k-means", epoch)
             prototypes = e_step(features, [4, 8], tau=TAU, alpha=ALPHA, generator=generator)  # C^m, φ_m
         order = torch.randperm(48, generator=randomness.generator(0, "order", epoch))
-        for step, samples in enumerate(loader.train(order, epoch, B)):
+        for step, samples in enumerate(loader.samples(order, epoch, B)):
             x, x_ = loader.views.train(samples)
             v = theta(x)
             with torch.no_grad():

@@ -224,8 +224,8 @@ def test_every_image_is_in_a_batch_of_at_least_two(photos, n, sizes):
     """Batches of at most four here; in one of two images at most, none is left by itself."""
     loader = Loader(open_source(photos), image_views(), seed=0, workers=0)
     order = torch.arange(n)
-    assert sorted(len(s.index) for s in loader.train(order, 0, 4, every=True)) == sizes
-    pairs = [len(s.index) for s in loader.train(order, 0, 2, every=True)]
+    assert sorted(len(s.index) for s in loader.samples(order, 0, 4, every=True)) == sizes
+    pairs = [len(s.index) for s in loader.samples(order, 0, 2, every=True)]
     assert sum(pairs) == n
     assert min(pairs) >= min(n, 2)
     assert max(pairs) <= 3
@@ -592,7 +592,7 @@ def test_a_missing_file_is_replaced_in_training(tmp_path, workers):
     (tmp_path / "2.png").unlink()
     (tmp_path / "3.png").write_bytes(b"broken")
     for _ in range(2):
-        indices = torch.cat([s.index for s in loader.train(torch.arange(6), epoch=1, batch_size=2)])
+        indices = torch.cat([s.index for s in loader.samples(torch.arange(6), epoch=1, batch_size=2)])
         assert indices.tolist() == [0, 1, 4, 4, 4, 5]
         after = torch.cat([views.plain(s) for s in loader.plain(2)])
         assert torch.equal(after, before[[0, 1, 4, 4, 4, 5]])
@@ -600,7 +600,7 @@ def test_a_missing_file_is_replaced_in_training(tmp_path, workers):
     for i in (0, 1, 4, 5):
         (tmp_path / f"{i}.png").unlink()
     with pytest.raises(UserError, match="and the 5 files before it can no longer be read: "):
-        list(loader.train(torch.arange(6), epoch=2, batch_size=2))
+        list(loader.samples(torch.arange(6), epoch=2, batch_size=2))
 
 
 def test_an_intact_image_with_damaged_exif_is_decoded(tmp_path, monkeypatch):
@@ -685,7 +685,7 @@ def test_small_images_of_all_shapes_are_cropped_in_their_own_shape(tmp_path):
 def test_batches_visit_each_image_of_the_order_once(photos):
     loader = Loader(open_source(photos), image_views())
     order = torch.randperm(48, generator=torch.Generator().manual_seed(0))
-    index = torch.cat([s.index for s in loader.train(order, epoch=0, batch_size=10)])
+    index = torch.cat([s.index for s in loader.samples(order, epoch=0, batch_size=10)])
     assert index.tolist() == order[:40].tolist(), "an incomplete last batch is left out"
     plain = torch.cat([s.index for s in loader.plain(10)])
     assert plain.tolist() == list(range(48))
@@ -698,9 +698,9 @@ def test_large_images_are_loaded_by_workers(tmp_path, workers):
     views = image_views(24, plain_resize=28)
     loader = Loader(open_source(tmp_path), views, workers=workers)
     assert loader.square is None
-    batches = [views.train(s)[0] for s in loader.train(torch.arange(6), epoch=3, batch_size=3)]
+    batches = [views.train(s)[0] for s in loader.samples(torch.arange(6), epoch=3, batch_size=3)]
     alone = Loader(open_source(tmp_path), views)
-    expected = [views.train(s)[0] for s in alone.train(torch.arange(6), epoch=3, batch_size=3)]
+    expected = [views.train(s)[0] for s in alone.samples(torch.arange(6), epoch=3, batch_size=3)]
     for a, b in zip(batches, expected, strict=True):
         assert a.shape == (3, 3, 24, 24)
         assert torch.equal(a, b)
@@ -747,7 +747,7 @@ class PreparedViews(OwnViews):
 def test_views_without_prepare_get_unchanged_items(workers):
     loader = Loader(open_source(Vectors()), OwnViews(), seed=3, workers=workers)
     order = torch.tensor([4, 0, 5, 1])
-    x, noisy, process = (torch.cat(v) for v in zip(*map(loader.views.train, loader.train(order, 2, 2)), strict=True))
+    x, noisy, process = (torch.cat(v) for v in zip(*map(loader.views.train, loader.samples(order, 2, 2)), strict=True))
     assert torch.equal(x, order[:, None].expand(4, 4).float())
     u = protonce.randomness.uniform(3, "noise", 2, order.numpy(), 4)
     assert torch.equal(noisy, x + torch.from_numpy(u).float())
@@ -759,7 +759,7 @@ def test_views_without_prepare_get_unchanged_items(workers):
 def test_views_with_prepare_prepare_items_in_the_worker(workers):
     source, order = open_source(Vectors()), torch.tensor([4, 0, 5, 1])
     loader, other = Loader(source, PreparedViews(), seed=3, workers=workers), Loader(source, OwnViews(), seed=3)
-    for samples, expected in zip(loader.train(order, 2, 2), other.train(order, 2, 2), strict=True):
+    for samples, expected in zip(loader.samples(order, 2, 2), other.samples(order, 2, 2), strict=True):
         x, noisy, told = loader.views.train(samples)
         assert torch.equal(x, other.views.train(expected)[0])
         assert torch.equal(noisy, other.views.train(expected)[1])

@@ -346,7 +346,7 @@ def test_draws_have_their_own_crops(trained, others, monkeypatch):
     crops = []
 
     def note(encoder, loader, codes, classes, **options):
-        samples = next(iter(loader.train(torch.arange(len(loader)), 0, len(loader))))
+        samples = next(iter(loader.samples(torch.arange(len(loader)), 0, len(loader))))
         crops.append(loader.views.train(samples)[0])
         return semisup.Classifier(encoder, classes, 0).eval()
 
@@ -373,7 +373,7 @@ def test_crops_of_the_linear_classifier_follow_the_seed(trained, others, monkeyp
 def test_every_epoch_uses_all_labelled_images(trained, photos):
     loader = trained.loader(str(photos))
     for size, sizes in ((48, [48]), (32, [24, 24]), (15, [12, 12, 12, 12]), (47, [24, 24]), (300, [48])):
-        batches = list(loader.train(torch.arange(48), 0, size, every=True))
+        batches = list(loader.samples(torch.arange(48), 0, size, every=True))
         assert [len(b.index) for b in batches] == sizes
         assert torch.cat([b.index for b in batches]).tolist() == list(range(48))
 

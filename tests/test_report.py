@@ -559,7 +559,7 @@ def test_without_the_encoder_thumbnails_remain(photos, tmp_path):
 
     run = protonce.train(photos, tmp_path / "run", encoder=Mean(), epochs=1, quiet=True, **SMALL)
     page = Text(write_report(Run(run.path), quiet=True))
-    assert "trained with an encoder of its own" in page.text
+    assert "trained with a custom encoder" in page.text
     assert page.data["map"] is None
     assert len(page.data["pictured"]) == 48
 

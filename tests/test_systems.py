@@ -300,10 +300,10 @@ def test_a_term_of_some_steps_is_the_mean_of_those(photos, tmp_path):
 
 def test_the_page_says_whether_training_saw_the_labels(photos, tmp_path):
     run = protonce.train(photos, tmp_path / "r", method=Supervised, **{**SETTINGS, "epochs": 1})
-    assert "3 classes (training used them)" in write_report(run, quiet=True).read_text()
+    assert "3 classes (used in training)" in write_report(run, quiet=True).read_text()
     run = protonce.train(photos, tmp_path / "m", method=MyMoCo, epochs=1, device="cpu", width=4, quiet=True)
     assert run.config["recipe"] == "small-v1"
-    assert "3 classes (training never saw them)" in write_report(run, quiet=True).read_text()
+    assert "3 classes (not used in training)" in write_report(run, quiet=True).read_text()
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def test_each_step_gets_both_views_of_its_own_images_anew_in_each_epoch(photos, 
     assert len(batches) == 6
     for epoch in (0, 1):
         order = torch.randperm(48, generator=protonce.randomness.generator(0, "order", epoch))
-        for step, samples in enumerate(loader.train(order, epoch, 16)):
+        for step, samples in enumerate(loader.samples(order, epoch, 16)):
             batch = batches[3 * epoch + step]
             assert torch.equal(batch.index, order[16 * step : 16 * step + 16])
             assert all(torch.equal(a, b) for a, b in zip(batch.views, loader.views.train(samples), strict=True))

@@ -47,13 +47,13 @@ def batches(training: Training, epoch: Epoch) -> Iterator[Batch]:
         raise ValueError(f"{type(system).__name__}.sampler returned {tuple(order.shape)}; it must return {shape}")
     parts = ranks.part(order[epoch.step :].T).T  # (steps, b)
     system.train()
-    for step, samples in enumerate(loader.train(parts.flatten(), epoch.number, parts.shape[1]), start=epoch.step):
-        views = loader.views.train(samples)
-        labels = None if training.labels is None else training.labels[samples.index].to(training.device)
+    shown = loader.train(parts.flatten(), epoch.number, parts.shape[1])
+    for step, (views, index) in enumerate(shown, start=epoch.step):
+        labels = None if training.labels is None else training.labels[index].to(training.device)
         progress = Progress(epoch.number, step, system.steps, settings.epochs)
         # The encoder may draw for itself (dropout): from a state that depends on seed, epoch and step alone.
         torch.manual_seed(randomness.key(settings.seed, f"encoder {ranks.rank}", epoch.number, step))
-        yield Batch(views, samples.index.to(training.device), progress, labels)
+        yield Batch(views, index.to(training.device), progress, labels)
 
 
 def update(training: Training, loss: Tensor, batch: Batch) -> None:

@@ -26,6 +26,7 @@ from protonce.errors import UserError
 
 SMALL_SIDE = 128  # pixels: images up to this size are decoded only once
 TRIES = 100  # consecutive unreadable images before training stops
+Batch = tuple[tuple[Tensor, ...], Tensor]  # views, and the images they show
 Failure = tuple[int, str]  # index of an image that can no longer be read, and the reason
 
 
@@ -59,8 +60,13 @@ class Loader:
     def __len__(self) -> int:
         return len(self.source)
 
-    def train(self, order: Tensor, epoch: int, batch_size: int, every: bool = False) -> Iterator[Samples]:
-        """Samples for random views.
+    def train(self, order: Tensor, epoch: int, batch_size: int, every: bool = False) -> Iterator[Batch]:
+        """Random views (B, ...) of each batch, and which images they show, (B,); arguments as for `samples`."""
+        for samples in self.samples(order, epoch, batch_size, every):
+            yield self.views.train(samples), samples.index
+
+    def samples(self, order: Tensor, epoch: int, batch_size: int, every: bool = False) -> Iterator[Samples]:
+        """Samples from which random views are computed.
 
         Args:
             order: image indices, in the order in which they are loaded.

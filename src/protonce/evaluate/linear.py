@@ -114,12 +114,11 @@ def _fit_augmented(
         seen(done)
         for epoch in range(done, schedule.epochs):
             step = torch.tensor([rate * schedule.rate(epoch)], device=loader.device)
-            for samples in loader.train(order(len(loader), seed, epoch), epoch, schedule.batch_size, every=True):
-                (view,) = loader.views.train(samples)
+            for (view,), index in loader.train(order(len(loader), seed, epoch), epoch, schedule.batch_size, every=True):
                 features = encode(view)
                 if classifier is None:
                     classifier = Regression.zero(1, len(task.classes), features.shape[1], loader.device)
-                classifier.step(features, codes[samples.index].to(features.device), step)
+                classifier.step(features, codes[index].to(features.device), step)
             assert classifier is not None
             task.drafts.keep_tensors({**vars(classifier), "epochs": torch.tensor(epoch + 1)})
             seen(1)

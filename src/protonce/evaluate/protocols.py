@@ -73,35 +73,22 @@ def evaluate(
     if protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol {protocol!r}; available protocols: {', '.join(PROTOCOLS)}")
     chosen = PROTOCOLS[protocol].from_mapping(options, protocol)
-    stem = f"{protocol}{f'-{name}' if name else ''}"
-    if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UserError(f"--name {name!r} is not allowed in a file name; use letters, digits, . - and _")
-    if protocol in ONE_SET:
-        labelled = tested = _one_set(run, train, test)
-        how = f"the images of {labelled.spec}"
-    else:
-        labelled, tested, how = _parts(run, train, test)
-    about = {
-        "train": _about(labelled),
-        **({} if tested is labelled else {"test": _about(tested)}),
-        "classes": len(labelled.marks.classes if labelled.marks else set(single_labels(labelled))),
-        "split": how,
-    }
-    steps = Steps(quiet)
+    stem = _file_stem(protocol, name)
+    labelled, tested, how = (_one_set if protocol in ONE_SET else _parts)(run, train, test)
     folder = run.path / "evaluations"
     path, key = folder / f"{stem}.json", _key(run, protocol, chosen, labelled, tested)
     kept = run.evaluations.get(stem, {}) if path.exists() and not again else {}
     if kept.get("key") == key:
         return kept
     drafts = Drafts(folder / f".{stem}.draft.json", key)
-    outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, steps, drafts))
+    outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, Steps(quiet), drafts))
     settings = {**dataclasses.asdict(chosen), **outcome.settings}
     result = {
         "protocol": protocol,
         "metrics": outcome.metrics,
         "settings": {name: value for name, value in settings.items() if name not in outcome.unused},
         "features": outcome.features,
-        "data": about,
+        "data": _about_split(labelled, tested, how),
         **({"details": outcome.details} if outcome.details else {}),
         "key": key,
     }
@@ -110,6 +97,24 @@ def evaluate(
     if not quiet:
         _print(result, [labelled, tested], [*outcome.notes, how, f"features: {outcome.features}", f"saved to {path}"])
     return result
+
+
+def _file_stem(protocol: str, name: str | None) -> str:
+    """File name of the evaluation, without its suffix."""
+    stem = f"{protocol}{f'-{name}' if name else ''}"
+    if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise UserError(f"--name {name!r} is not allowed in a file name; use letters, digits, . - and _")
+    return stem
+
+
+def _about_split(labelled: Source, tested: Source, how: str) -> dict[str, Any]:
+    """The data of an evaluation: training and test images, classes, and how they were split."""
+    return {
+        "train": _about(labelled),
+        **({} if tested is labelled else {"test": _about(tested)}),
+        "classes": len(labelled.marks.classes if labelled.marks else set(single_labels(labelled))),
+        "split": how,
+    }
 
 
 def _about(source: Source) -> dict[str, Any]:
@@ -140,11 +145,11 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     console.print("; ".join(notes), soft_wrap=True)
 
 
-def _one_set(run: Run, train: Data | None, test: Data | None) -> Source:
-    """The labelled images of a protocol that uses one data set."""
+def _one_set(run: Run, train: Data | None, test: Data | None) -> tuple[Source, Source, str]:
+    """The labelled images of a protocol that uses one data set, for training and for test, and a description."""
     source = _labelled(run, train) if test is None else open_source(test, "test", run.settings.seed)
     _check_classes(source, source)
-    return source
+    return source, source, f"the images of {source.spec}"
 
 
 def _labelled(run: Run, train: Data | None) -> Source:

@@ -95,9 +95,8 @@ def fine_tune(
             group["lr"] = rate * schedule.rate(epoch)
         model.train()
         shuffled = order(len(loader), seed, epoch, "fine-tuning")
-        for samples in loader.train(shuffled, epoch, schedule.batch_size, every=True):
-            (view,) = loader.views.train(samples)
-            loss = F.cross_entropy(model(view), codes[samples.index].to(view.device))
+        for (view,), index in loader.train(shuffled, epoch, schedule.batch_size, every=True):
+            loss = F.cross_entropy(model(view), codes[index].to(view.device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
