@@ -169,15 +169,16 @@ def test_a_warm_e_step_starts_from_the_last_one(monkeypatch):
     starts, e_step = [], prototypes.e_step
     monkeypatch.setattr(prototypes, "e_step", lambda *a, **k: starts.append(k["init"]) or e_step(*a, **k))
     warm = make_system(kmeans_init="warm", warmup_epochs=1)
-    assert warm.e_step(0, unit_features) is None
+    assert warm.e_step(0, unit_features) is None, "in warm-up for the next start alone"
     first = warm.e_step(1, unit_features)
     warm.e_step(2, unit_features)
     assert starts[0] is None
-    assert all(torch.equal(a, c.means) for a, c in zip(starts[1], first, strict=True))
+    assert len(starts[1]) == 2
+    assert all(torch.equal(a, c.means) for a, c in zip(starts[2], first, strict=True))
     again = make_system(kmeans_init="warm", warmup_epochs=1)
     again.load_state_dict(warm.state_dict())
     again.e_step(3, unit_features)
-    assert all(torch.equal(a, b) for a, b in zip(starts[2], warm.get_extra_state(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(starts[3], warm.get_extra_state(), strict=True))
 
 
 def test_a_system_that_does_not_cluster_asks_for_no_features():

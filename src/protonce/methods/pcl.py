@@ -23,12 +23,13 @@ class PrototypeTerm(System):
 
     def e_step(self, epoch: int, features: Callable[[], Tensor]) -> list[Prototypes] | None:
         """Prototypes of V' = f_θ'(X) at each granularity; None in warm-up."""
-        if epoch < self.options.warmup_epochs:
+        warming_up = epoch < self.options.warmup_epochs
+        if warming_up and self.settings.kmeans_init == "fresh":  # else each k-means starts from the one before
             return None
         v_ = features()  # (n, d)
         prototypes = self.context.on_first(lambda: cluster(v_, self.settings, epoch, self._means))
         self._means = [c.means for c in prototypes]
-        return prototypes
+        return None if warming_up else prototypes
 
     def prototypes(self, state: list[Prototypes] | None) -> list[Prototypes] | None:
         """What the E-step found."""
