@@ -62,7 +62,7 @@ def test_five_rows_and_none_is_made_twice(photos, tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--warmup-epochs", "0"], "two rows of the ablation are about a warm-up"),
+        (["--warmup-epochs", "0"], "two rows of the ablation need a warm-up"),
         (["--epochs", "1"], "rows would not differ"),
         (["--terms", "both"], "unrecognized arguments: --terms"),
     ],
@@ -98,5 +98,5 @@ def test_other_test_images_are_other_results(photos, tmp_path):
 
 
 def test_terms_are_not_for_the_caller(photos, tmp_path):
-    with pytest.raises(UserError, match="what the ablation varies"):
+    with pytest.raises(UserError, match="are varied by the ablation"):
         run_ablation(str(photos), tmp_path, terms="both", **QUICK)

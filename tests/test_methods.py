@@ -201,7 +201,7 @@ def test_options_are_a_systems_own():
     common, options = registry.part({"lr": 0.1, "queue": 64}, entry, "protonce")
     assert (common, options) == ({"lr": 0.1}, {"queue": 64})
     assert registry.part_recipe({"lr": 0.1, "queue": 64, "negatives": 3}, entry) == {"lr": 0.1, "queue": 64}
-    with pytest.raises(UserError, match="there is no system 'byo'; there are moco, pcl"):
+    with pytest.raises(UserError, match="unknown system 'byo'; available systems: moco, pcl"):
         registry.find("byo")
     for name, entry in registry.SYSTEMS.items():
         assert entry.system.Options is entry.options
@@ -238,9 +238,9 @@ def test_a_class_that_cannot_be_trained_is_refused():
     for method in (5, int, MoCo.__init__):
         with pytest.raises(UserError, match="name a system, or pass a subclass of System"):
             registry.find(method)
-    with pytest.raises(UserError, match="Nothing defines no m_step"):
+    with pytest.raises(UserError, match="Nothing does not define m_step"):
         registry.find(Nothing)
-    with pytest.raises(UserError, match="Named has a term lr, a name that is taken; rename it"):
+    with pytest.raises(UserError, match="Named has a term with the reserved name lr; rename it"):
         registry.find(Named)
     assert not registry.find(MoCo).is_own
 

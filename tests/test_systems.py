@@ -385,7 +385,7 @@ def test_a_system_and_its_options_are_checked(photos, tmp_path):
         class Options(Options):
             lr: float = setting(0.1, "a setting of all systems", above=0)
 
-    with pytest.raises(UserError, match="Shadow has an option lr, a name that is taken"):
+    with pytest.raises(UserError, match="Shadow has an option with the reserved name lr"):
         protonce.train(photos, tmp_path / "r", method=Shadow, **SETTINGS)
     with pytest.raises(UserError, match="prototype_weight is an option of pcl; byollike does not have it"):
         protonce.train(photos, tmp_path / "r", method=ByolLike, prototype_weight=2, **SETTINGS)
@@ -416,7 +416,7 @@ def test_a_system_and_its_options_are_checked(photos, tmp_path):
         def e_step(self, epoch, features):
             return object()
 
-    with pytest.raises(TypeError, match="a state holds a object; e_step may return tensors"):
+    with pytest.raises(TypeError, match="the state contains a object; e_step may return tensors"):
         protonce.train(photos, tmp_path / "c", method=Odd, **SETTINGS)
 
 

@@ -1,4 +1,4 @@
-"""`protonce ablation`: the five rows of appendix A, each term of ProtoNCE by itself, with and without warm-up."""
+"""`protonce ablation`: the five rows of appendix A, with one or both terms of ProtoNCE, with and without warm-up."""
 
 import json
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ FOLDERS = dict(zip(ROWS, ("instance", "proto-cold", "proto", "both-cold", "both"
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: fine-tuning, mean over draws and standard deviation, and top-1 of a linear classifier."""
+    """A row of the table: accuracy of fine-tuning, mean and deviation over draws, and of a linear classifier."""
 
     name: str
     fine_tuning: float
-    deviation: float | None  # of a single draw there is none
+    deviation: float | None  # None for a single draw
     linear: float
 
 
@@ -52,26 +52,26 @@ def run_ablation(
     quiet: bool = False,
     **settings: Any,
 ) -> list[Row]:
-    """Train the five rows, evaluate each, print them beside the paper's, and write OUT/ablation.json.
+    """Train and evaluate the five rows, print them beside the paper's, and write OUT/ablation.json.
 
-    What was interrupted goes on with the same call: runs from their checkpoints, evaluations from their draws.
+    An interrupted ablation continues if it is called again with the same arguments.
 
     Args:
-        data: labelled images; training does not look at the labels.
+        data: labelled images; the labels are not used in training.
         out: a folder for the five runs.
         test: labelled images to test on; None: see `evaluate`.
-        draws: of the labelled part that is fine-tuned on.
-        share: of the labels; 1 % in the paper.
+        draws: number of random subsets of the labels to fine-tune on.
+        share: size of these subsets; 1 % of the labels in the paper.
         quiet: print nothing.
-        settings: of every run, see `Settings`, but not `terms`; `warmup_epochs` is that of the rows with a warm-up.
+        settings: of all runs, except `method` and `terms`; `warmup_epochs` is for the rows with warm-up.
 
     Raises:
-        UserError: something the caller can mend.
+        UserError: a setting or the data is invalid.
     """
     if settings.get("warmup_epochs") == 0:
-        raise UserError("warmup_epochs is 0, and two rows of the ablation are about a warm-up; set it above 0")
+        raise UserError("warmup_epochs is 0, but two rows of the ablation need a warm-up; set it above 0")
     if settings.keys() & {"terms", "method"}:
-        raise UserError("terms and method are what the ablation varies; leave them out")
+        raise UserError("terms and method are varied by the ablation; do not set them")
     SemisupOptions(shares=[share], draws=draws)
     classes = _check(data, test, out, settings)
     metric = "top5" if classes > 5 else "top1"  # of five classes the true one is always among the first five
@@ -109,7 +109,7 @@ def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) 
     epochs, warmup = plan.settings.epochs, plan.config["settings"]["warmup_epochs"]
     if not 0 < warmup < epochs:
         raise UserError(
-            f"with {epochs} epochs the warm-up takes {warmup}, so that rows would not differ; "
+            f"with {epochs} epochs the warm-up takes {warmup}, so rows would not differ; "
             "train for more epochs, or set --warmup-epochs"
         )
     labelled, _, _ = train_and_test(plan.source, data, test, plan.settings.seed)

@@ -1,4 +1,4 @@
-"""The checkpoint of a run: everything that its next step depends on."""
+"""Checkpoints: everything that the next step of a run depends on."""
 
 import io
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _PROTOTYPES = "protonce.Prototypes"  # marks a dict that is one
 
 @dataclass
 class Epoch:
-    """An epoch that has begun: what its E-step gave, and how far its M-steps are."""
+    """State of an epoch: the result of its E-step, and the M-steps done so far."""
 
     number: int  # from 0
     state: Any  # of the system, for the M-steps
@@ -32,15 +32,15 @@ class Epoch:
 
 
 def save(folder: Path, done: int, parts: dict[str, Any], epoch: Epoch | None = None) -> None:
-    """Keep the state after `done` epochs, and of the one that has begun, in place of the checkpoint before.
+    """Save a checkpoint in place of the last one.
 
-    Random draws are functions of seed, epoch and step, so no generator has a state to keep.
+    Random numbers depend on seed, epoch and step only, so no generator state is saved.
 
     Args:
         folder: of the checkpoint.
-        done: epochs.
-        parts: what has a `state_dict`, by name.
-        epoch: the one that has begun; None: none has.
+        done: number of finished epochs.
+        parts: objects with a `state_dict`, by name.
+        epoch: state of the current epoch; None: between epochs.
     """
     begun = None if epoch is None else tree_map(vars(epoch), lambda tensor: tensor)
     states = {name: part.state_dict() for name, part in parts.items()}
@@ -55,7 +55,7 @@ def exists(folder: Path) -> bool:
 
 
 def restore(folder: Path, parts: dict[str, Any], device: torch.device) -> tuple[int, Epoch | None]:
-    """Load the last checkpoint, if there is one: the number of epochs that are done, and the one that has begun."""
+    """Load the last checkpoint, if there is one; return the number of finished epochs and the current epoch."""
     checkpoint = load(folder)
     if checkpoint is None:
         return 0, None
@@ -68,7 +68,7 @@ def restore(folder: Path, parts: dict[str, Any], device: torch.device) -> tuple[
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """The last whole checkpoint, on the CPU; None where there is none. Runs no code from the file."""
+    """Content of the last checkpoint, on the CPU, or None. Does not run code from the file."""
     path = folder / LAST
     if not exists(folder):
         return None
@@ -80,10 +80,10 @@ def load(folder: Path) -> dict[str, Any] | None:
 
 
 def tree_map(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A tree with every tensor changed and every `Prototypes` as a marked dict, which a checkpoint can hold.
+    """Apply a function to every tensor, and turn `Prototypes` into dicts that a checkpoint can contain.
 
     Raises:
-        TypeError: it holds something that no checkpoint keeps.
+        TypeError: the tree contains a type that cannot be saved.
     """
     if isinstance(tree, Tensor):
         return change(tree)
@@ -96,13 +96,13 @@ def tree_map(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if tree is None or type(tree) in (int, float, str, bool):
         return tree
     raise TypeError(
-        f"a state holds a {type(tree).__name__}; e_step may return tensors, numbers, Prototypes, and lists, tuples and "
+        f"the state contains a {type(tree).__name__}; e_step may return tensors, numbers, Prototypes, and lists, tuples and "
         "dicts of them"
     )
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
-    """The same tree on another device."""
+    """Move all tensors to a device."""
     return _with_prototypes(tree_map(tree, lambda tensor: tensor.to(device)))
 
 
@@ -117,7 +117,7 @@ def _with_prototypes(tree: Any) -> Any:
 
 
 def _migrated(old: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint from before systems had an interface; MoCo was a kind of PCL then, with a state it did not need."""
+    """Convert a checkpoint of earlier versions, in which MoCo was a subclass of PCL."""
     system = {name: value for name, value in old.pop("method").items() if name in known or name != "_extra_state"}
     begun = old["begun"]
     if begun is not None:

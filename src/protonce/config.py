@@ -27,7 +27,7 @@ class Settings(Checked):
     method: str = setting("pcl", "system to train")
 
     # The clusters: those of an E-step, and those that are recorded for every system
-    clusters: list[int] | Auto = setting("auto", "prototypes at each granularity, K = {k_m}", least=1)
+    clusters: list[int] | Auto = setting("auto", "number of prototypes at each granularity, K = {k_m}", least=1)
     tau: float = setting(0.2, "temperature of contrastive losses, and the mean of phi", above=0)
     alpha: float = setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1)
     concentration: Literal["estimated", "fixed"] = setting(
@@ -40,34 +40,35 @@ class Settings(Checked):
         "fresh",
         "where an E-step starts: fresh, from random images, the paper's way; warm, from the last one's centroids",
     )
-    kmeans_points: int = setting(0, "images that k-means sees; 0 is all of them", least=0)
+    kmeans_points: int = setting(0, "number of images to fit k-means to; 0 is all", least=0)
     record_every: int | Auto = setting(
         "auto",
-        "epochs between two that are clustered for the record only, as epochs without an E-step are; the first and the "
-        "last always are",
+        "cluster every n-th epoch for the record, if it has no E-step; the first and the last epoch always are",
         least=1,
     )
 
     # The encoder
     backbone: str = setting("resnet50", "any timm model")
-    width: int = setting(
-        64, "channels of a ResNet's first stage, 64 being the standard; other backbones have their own", least=4
-    )
+    width: int = setting(64, "channels of a ResNet's first stage; 64 is standard, other backbones ignore it", least=4)
     stem: Literal["auto", "standard", "small"] = setting(
         "auto", "standard; or small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
     )
     head: Literal["linear", "mlp", "none"] = setting(
-        "mlp", "projection head: linear (v1) or mlp (v2); none, for imported encoders that have no other"
+        "mlp", "projection head: linear (v1) or mlp (v2); none is for imported encoders without one"
     )
     dim: int = setting(128, "dimensions of the embedding", least=2)
-    bn_splits: int | Auto = setting("auto", "sub-batches for batch norm, against leaks between views", least=1)
+    bn_splits: int | Auto = setting(
+        "auto", "sub-batches for batch norm, so that statistics do not leak between views", least=1
+    )
     init: str = setting("", "start from a run folder, a weights file, or timm:NAME")
 
     # The views
     image_size: int | Auto = setting("auto", "side of the views in pixels", least=8)
     plain_resize: int | Auto = setting("auto", "shorter side before the centre crop of a plain view", least=8)
     views: Literal["v1", "v2"] = setting("v2", "order of operations: v1 grey, jitter; v2 jitter, grey, blur")
-    crop_scale: list[float] = setting([0.2, 1.0], "share of the area that a random crop keeps", above=0, most=1)
+    crop_scale: list[float] = setting(
+        [0.2, 1.0], "range of the area of a random crop, as a share of the image", above=0, most=1
+    )
     flip_p: float = setting(0.5, "probability of a horizontal flip", least=0, most=1)
     jitter: list[float] = setting(
         [0.4, 0.4, 0.4, 0.1], "strength of brightness, contrast, saturation, hue", least=0, length=4
@@ -76,8 +77,8 @@ class Settings(Checked):
     grey_p: float = setting(0.2, "probability of a grey view", least=0, most=1)
     blur_p: float = setting(0.5, "probability of Gaussian blur (v2 only)", least=0, most=1)
     blur_sigma: list[float] = setting([0.1, 2.0], "range of the blur's sigma in pixels", above=0, length=2)
-    mean: list[float] | Auto = setting("auto", "channel means that views subtract", length=3)
-    std: list[float] | Auto = setting("auto", "channel deviations that views divide by", above=0, length=3)
+    mean: list[float] | Auto = setting("auto", "channel means for normalisation", length=3)
+    std: list[float] | Auto = setting("auto", "channel standard deviations for normalisation", above=0, length=3)
 
     # Optimisation
     epochs: int = setting(200, "passes over the training images", least=1)
@@ -86,12 +87,12 @@ class Settings(Checked):
         "sgd", "sgd, lars or adamw; the last two do not decay biases and norms"
     )
     lr: float = setting(0.03, "learning rate at the start", above=0)
-    lr_warmup_epochs: float = setting(0.0, "first epochs in which the learning rate rises from 0", least=0)
-    lr_final: float = setting(0.0, "learning rate at which the cosine ends", least=0)
-    schedule: Literal["cosine", "step"] = setting("cosine", "how the learning rate falls: cosine or step")
+    lr_warmup_epochs: float = setting(0.0, "epochs of linear warm-up of the learning rate", least=0)
+    lr_final: float = setting(0.0, "final learning rate of the cosine schedule", least=0)
+    schedule: Literal["cosine", "step"] = setting("cosine", "learning rate schedule: cosine or step")
     drops: list[float] = setting(
         [0.6, 0.8],
-        "step schedule: shares of the epochs after which the rate is divided by 10",
+        "step schedule: shares of the epochs after which the learning rate is divided by 10",
         above=0,
         most=1,
         empty=True,
@@ -101,26 +102,26 @@ class Settings(Checked):
     clip_gradients: float = setting(0.0, "largest norm of the gradient; 0 does not clip", least=0)
 
     # The machine, and what is drawn
-    seed: int = setting(0, "seed of every draw", least=0)
-    limit: int = setting(0, "train on this many images, drawn by the seed; 0 is all", least=0)
-    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute: cpu, cuda or mps")
+    seed: int = setting(0, "random seed", least=0)
+    limit: int = setting(0, "train on a random subset of this many images; 0 is all", least=0)
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "device: cpu, cuda or mps")
     precision: Literal["auto", "32", "16", "bf16"] = setting(
         "auto", "of the encoder: 32, 16 or bf16; auto is bf16 on GPUs that have it, else 32"
     )
-    workers: int | Auto = setting("auto", "processes that read large images", least=0)
+    workers: int | Auto = setting("auto", "worker processes that load large images", least=0)
     checkpoint_minutes: float = setting(10.0, "minutes between checkpoints within an epoch", least=0.0)
-    tensorboard_every: int = setting(0, "steps between two points in RUN/tensorboard; 0 is no TensorBoard", least=0)
+    tensorboard_every: int = setting(0, "write to RUN/tensorboard every n steps; 0 does not", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
-            raise UserError(f"setting crop_scale is {self.crop_scale}; it takes two shares, the smaller first")
+            raise UserError(f"setting crop_scale is {self.crop_scale}; it takes two numbers, the smaller first")
         if self.blur_sigma[0] > self.blur_sigma[1]:
             raise UserError(f"setting blur_sigma is {self.blur_sigma}; it takes two numbers, the smaller first")
         if self.clusters != "auto" and len({*self.clusters}) < len(self.clusters):
-            raise UserError(f"setting clusters is {self.clusters}; it takes a number once")
+            raise UserError(f"setting clusters is {self.clusters}; numbers must differ")
         if self.lr_final > self.lr:
-            raise UserError(f"setting lr_final is {self.lr_final}, above lr {self.lr}; the rate falls from lr to it")
+            raise UserError(f"setting lr_final is {self.lr_final}, above lr {self.lr}; it must be at most lr")
         if self.jitter[3] > 0.5:
             raise UserError(f"setting jitter has hue {self.jitter[3]}; hue is at most 0.5")
 
@@ -145,19 +146,19 @@ class Resolved(Settings):
 
 
 def recipes() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """Names of the built-in recipes."""
     folder = resources.files("protonce") / "recipes"
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def read_recipe(name: str) -> dict[str, object]:
-    """The settings that a recipe names.
+    """The settings of a recipe.
 
     Raises:
-        UserError: there is no recipe of that name.
+        UserError: the name is unknown.
     """
     if name not in recipes():
-        raise UserError(f"there is no recipe {name!r}; there are {', '.join(recipes())}")
+        raise UserError(f"unknown recipe {name!r}; available recipes: {', '.join(recipes())}")
     text = (resources.files("protonce") / "recipes" / f"{name}.yaml").read_text()
     return parse_yaml(text, f"recipe {name}")
 

@@ -1,4 +1,4 @@
-"""What a system may ask of the training it is part of: the other processes, random draws, fresh parameters."""
+"""What a system needs of the training: collectives, random generators, re-initialisation; and where the training is."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Progress:
-    """Where in the training a step is."""
+    """Position of a step in the training."""
 
     epoch: int  # from 0
     step: int  # of the epoch, from 0
@@ -34,16 +34,16 @@ class Progress:
 
 
 class Context:
-    """The machinery of a training, so that a system's M-step reads like its paper.
+    """What a system needs of the training: collectives, random generators, re-initialisation.
 
-    A batch of B images is shared by the processes: a rank computes its part, and losses, queues and banks see the
-    whole through `gather`. A process by itself is rank 0 of 1.
+    Ranks share each batch of B images: a rank computes its b images, and losses, queues and banks get all of them by
+    `gather`.
 
     Args:
-        seed: of every draw.
-        batch_size: B, images of a step over all ranks.
-        splits: sub-batches in which batch norm sees the B images; 1: it sees them at once, or there is none.
-        ranks: the processes that train together; None: this one alone.
+        seed: random seed.
+        batch_size: B, number of images per step over all ranks.
+        splits: number of sub-batches of the B images for batch norm.
+        ranks: the processes of the training; None: this process only.
     """
 
     def __init__(self, seed: int = 0, batch_size: int = 1, splits: int = 1, ranks: Ranks | None = None) -> None:
@@ -52,11 +52,11 @@ class Context:
         self.optimizer: torch.optim.Optimizer | None = None  # known once it has been built
 
     def generator(self, purpose: str, progress: Progress) -> torch.Generator:
-        """A generator of draws that depend on the seed, the purpose and the step alone; alike on all ranks."""
+        """Random generator that depends on seed, purpose and step only; the same on all ranks."""
         return randomness.generator(self.seed, purpose, progress.epoch, progress.step)
 
     def part(self, rows: Tensor) -> Tensor:
-        """The part that this rank has in the rows (B, ...) of a batch; (b, ...)."""
+        """Rows of this rank, (b, ...), out of those of the batch, (B, ...)."""
         return self.ranks.part(rows)
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class Context:
         return total
 
     def on_first(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, on every rank; the others wait. For work that is not shared, such as k-means."""
+        """Compute something on rank 0, such as k-means, and broadcast it to all ranks."""
         made = None
         if self.ranks.is_first:
             with self.ranks.all_local_threads():

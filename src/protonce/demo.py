@@ -1,4 +1,4 @@
-"""`protonce demo`: MoCo and PCL learn from the built-in images, side by side, and what they learnt is compared."""
+"""`protonce demo`: train MoCo and PCL on the built-in images, and compare what they learnt."""
 
 import dataclasses
 import json
@@ -24,18 +24,18 @@ from protonce.run import Run, load
 from protonce.tables import percent, print_table
 
 SYSTEMS = ("moco", "pcl")
-# With these settings, over other drawings: of so many seeds PCL was ahead of MoCo in so many (docs/claim.md).
+# Number of seeds of the study with these settings, and for how many of them PCL was ahead of MoCo (docs/claim.md).
 STUDY = {"seeds": 5, "knn": 5, "ami": 5}
 
 
 def run_demo(out: Path, seed: int) -> list[Row]:
-    """Train both systems, print the table, and write demo.json and the page of PCL's run beside MoCo's.
+    """Train both systems, print the table, and write demo.json and a page that compares them.
 
-    A demo that was interrupted goes on where it stopped; one that has ended is shown again.
+    An interrupted demo continues; a finished one is shown again.
     """
     console = Console(highlight=False, markup=False)
     _check_folder(out, seed)
-    console.print("Learning from 3,000 small drawings without labels: MoCo (instances) and PCL (prototypes too).")
+    console.print("Training MoCo and PCL on 3,000 small drawings without labels.")
     _train_both(out, seed, console)
     runs = {name: load(out / name) for name in SYSTEMS}
     rows = _rows(runs)
@@ -46,17 +46,19 @@ def run_demo(out: Path, seed: int) -> list[Row]:
             _keep(runs[row.name], row, test)
     page = write_report(runs["pcl"], against=runs["moco"])
 
-    console.print("\nWhat the features tell of 1,500 test images in 30 classes; higher is better:")
+    console.print("\nFeatures of 1,500 test images in 30 classes; higher is better:")
     cells = [(row.name, percent(row.knn), f"{row.ami:.3f}") for row in rows]
     print_table(console, "lrr", ("features", "kNN %", "AMI"), cells)
     console.print(
-        f"One seed proves little: over {STUDY['seeds']} others PCL was ahead of MoCo in {STUDY['knn']} on kNN, in "
+        f"This is one seed. Of {STUDY['seeds']} other seeds, PCL was ahead of MoCo for {STUDY['knn']} on kNN and for "
         f"{STUDY['ami']} on AMI (docs/claim.md).",
         soft_wrap=True,
     )
-    console.print(f"Clusters, a map and the curves of both: open {page} in a browser", soft_wrap=True)
+    console.print(
+        f"To see the clusters, a map and the training curves of both, open {page} in a browser.", soft_wrap=True
+    )
     program = "protonce" if shutil.which("protonce") else sys.argv[0]
-    console.print(f"Now your own images:\n\n    {program} train FOLDER --out runs/first\n", soft_wrap=True)
+    console.print(f"To train on your own images:\n\n    {program} train FOLDER --out runs/first\n", soft_wrap=True)
     return rows
 
 
@@ -66,10 +68,10 @@ def _check_folder(out: Path, seed: int) -> None:
         raise UserError(f"--seed {seed} is negative; choose 0 or more")
     ours = {"demo.json", *SYSTEMS, *(f"{name}.log" for name in SYSTEMS)}
     if out.is_file() or (out.exists() and not {p.name for p in out.iterdir() if p.name[0] != "."} <= ours):
-        raise UserError(f"{out} is not empty and holds no demo; choose a new folder with --out")
+        raise UserError(f"{out} is not empty and does not contain a demo; choose a new folder with --out")
     for name in SYSTEMS:
         if (out / name / "config.yaml").exists() and load(out / name).settings.seed != seed:
-            raise UserError(f"{out} holds a demo of another seed; choose another folder with --out, or remove it")
+            raise UserError(f"{out} contains a demo with another seed; choose another folder with --out, or remove it")
 
 
 def _train_both(out: Path, seed: int, console: Console) -> None:
@@ -91,7 +93,7 @@ def _train_both(out: Path, seed: int, console: Console) -> None:
                         del running[name]
                         if process.returncode != 0:
                             last = _log(out, name).read_text().strip().splitlines()[-1:]
-                            raise UserError(f"training {name} failed: {' '.join(last)} (all of it: {_log(out, name)})")
+                            raise UserError(f"training {name} failed: {' '.join(last)} (see {_log(out, name)})")
                 time.sleep(0.2)
     finally:
         for process in running.values():

@@ -1,4 +1,4 @@
-"""`protonce embed`: an embedding as a file."""
+"""`protonce embed`: write features and prototypes of images to a file."""
 
 import io
 from pathlib import Path
@@ -14,18 +14,18 @@ def write_embedding(run: Run, data: Data, out: Path) -> tuple[int, int]:
     """Write features, prototypes and distances of every image to FILE.npz or FILE.parquet.
 
     Returns:
-        how many images there are, and how many files could not be read
+        the number of images, and of files that could not be read
 
     Raises:
-        UserError: the name ends in neither, or pyarrow is missing.
+        UserError: the file has another suffix, or pyarrow is not installed.
     """
     if out.suffix not in (".npz", ".parquet"):
-        raise UserError(f"--out {out} ends in {out.suffix or 'nothing'}; name a FILE.npz or a FILE.parquet")
+        raise UserError(f"--out {out} must end in .npz or .parquet")
     pyarrow = _pyarrow() if out.suffix == ".parquet" else None
     if not out.parent.exists():
         raise UserError(f"--out {out}: the folder {out.parent} does not exist")
     if out.is_dir():
-        raise UserError(f"--out {out} is a folder; name a file")
+        raise UserError(f"--out {out} is a folder; give a file name")
     source = open_source(data, "train", run.settings.seed)
     embedding = run.embed(source)
     columns = _columns(embedding)
@@ -58,5 +58,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError("writing .parquet needs pyarrow: pip install 'protonce[parquet]', or name a .npz") from None
+        raise UserError("writing .parquet needs pyarrow: pip install 'protonce[parquet]', or write a .npz") from None
     return pyarrow, pyarrow.parquet

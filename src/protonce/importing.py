@@ -1,4 +1,4 @@
-"""`protonce import FILE --out RUN`: an encoder from elsewhere as a run folder, on which every command works."""
+"""`protonce import FILE --out RUN`: make a run folder from other weights, for use with every command."""
 
 import dataclasses
 import json
@@ -31,13 +31,13 @@ from protonce.run.prototype_files import write_prototypes
 from protonce.run.writing import create_folder
 
 UNTRAINED = "untrained"
-USUAL = {"image_size": 224, "plain_resize": 256, "stem": "standard"}  # how encoders from elsewhere were trained
-CANDIDATES = (  # architectures that are tried where none is named
+USUAL = {"image_size": 224, "plain_resize": 256, "stem": "standard"}  # how most other encoders were trained
+CANDIDATES = (  # architectures to try if none is named
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d"),
     *("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224", "convnext_tiny", "convnext_small"),
     *("efficientnet_b0", "mobilenetv3_large_100", "regnety_016", "densenet121"),
 )
-QUERY_AND_TWIN = {  # where both encoders stand, backbone and head: the published PCL and MoCo, and protonce
+QUERY_AND_TWIN = {  # prefixes of query head, twin backbone and twin head by that of the query backbone
     "module.encoder_q.": ("module.encoder_q.fc.", "module.encoder_k.", "module.encoder_k.fc."),
     "encoder_q.": ("encoder_q.fc.", "encoder_k.", "encoder_k.fc."),
     "query.backbone.": ("query.head.", "momentum.backbone.", "momentum.head."),
@@ -46,7 +46,7 @@ QUERY_AND_TWIN = {  # where both encoders stand, backbone and head: the publishe
 
 @dataclass(frozen=True)
 class Imported:
-    """Which tensors of a file were used, which parts of the encoders it does not have, and what is left of it."""
+    """Names of the tensors of a file that were used, that are missing from it, and that were not used."""
 
     used: list[str]
     missing: list[str]
@@ -62,19 +62,19 @@ def import_encoder(
     quiet: bool = False,
     **settings: object,
 ) -> tuple[Run, Imported]:
-    """Make a run folder of weights from elsewhere, or of an encoder before training.
+    """Make a run folder from other weights, or from an untrained encoder.
 
     Args:
         file: a checkpoint of the published PCL or MoCo, a state dict of timm or of torchvision's ResNets,
             `timm:NAME`, another run, or `untrained`.
-        out: the folder, new or empty.
-        data: images from which the run gets its prototypes, by k-means as in an E-step; None: it has none.
-        like: a run whose architecture, and whose way to prepare images, an untrained encoder takes.
-        quiet: say nothing.
-        settings: of `Settings`, where they are not the usual ones; `auto` is what is known of the encoder.
+        out: a new or empty folder.
+        data: images to cluster into prototypes, as in an E-step; None: the run has no prototypes.
+        like: a run from which an untrained encoder takes its architecture and preprocessing.
+        quiet: print nothing.
+        settings: any of `Settings`; `auto` is what is known of the encoder.
 
     Raises:
-        UserError: the file cannot be read safely, or is of another architecture. Nothing has been written.
+        UserError: the file cannot be loaded safely, or has another architecture. Nothing has been written.
     """
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise UserError(f"{out} is not empty; choose a new folder")
@@ -136,10 +136,10 @@ def _architecture_of(like: Run) -> dict[str, object]:
 
 
 def _recognise(file: str, state: Mapping[str, Tensor], given: Mapping[str, object]) -> tuple[str, str]:
-    """The backbone that the tensors of a file fit, every one of them, and what stands before their names.
+    """The backbone that matches all tensors of a file, and the prefix of their names.
 
     Raises:
-        UserError: they do not fit the one that was named, or none that is known.
+        UserError: the tensors do not match the named backbone, or any known one.
     """
     named = str(given.get("backbone", ""))
     nearest = None
@@ -149,24 +149,24 @@ def _recognise(file: str, state: Mapping[str, Tensor], given: Mapping[str, objec
         except UserError:
             if backbone == named:
                 raise
-            continue  # a stem, or images, that are not for this one
+            continue  # not available with this stem or image size
         prefix = weights.best_prefix(own, state)
         wrong = [name for name in own if not weights.fits(own, state, prefix, name)]
         if not wrong and not nearest:
             return backbone, prefix
         if not wrong:
-            raise UserError(f"{nearest}; it fits --backbone {backbone}")
+            raise UserError(f"{nearest}; use --backbone {backbone}")
         if backbone == named:
             nearest = (
-                f"{file} is of another architecture than {named}: {len(wrong)} of {len(own)} tensors are missing or of "
-                f"another shape, {wrong[0]} among them"
+                f"{file} is not a {named}: {len(wrong)} of {len(own)} tensors are missing or have another shape, for "
+                f"example {wrong[0]}"
             )
-    none = f"{file} fits none of {', '.join(CANDIDATES)}; name its architecture, one of timm's, with --backbone"
+    none = f"{file} does not match any of {', '.join(CANDIDATES)}; name its timm architecture with --backbone"
     raise UserError(nearest or none)
 
 
 def _tensors(backbone: str, given: Mapping[str, object]) -> dict[str, Tensor]:
-    """Names and shapes of a backbone's tensors; those that only count batches are not asked for."""
+    """Tensors of a backbone, without counters of batches."""
     chosen = {name: given[name] for name in ("width", "stem", "image_size") if name in given}
     with torch.device("meta"):
         module = timm_backbone(Resolved(**{**chosen, "backbone": backbone}))  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def _tensors(backbone: str, given: Mapping[str, object]) -> dict[str, Tensor]:
 
 
 def _head(state: Mapping[str, Tensor], prefix: str) -> dict[str, object]:
-    """The projection head of a file and its dimension; `none` where there is none, as in a classifier."""
+    """Type and dimension of the projection head in a file; `none` if there is none, as in a classifier."""
     head, _, _ = QUERY_AND_TWIN.get(prefix, ("", "", ""))
     for kind, last in (("linear", f"{head}weight"), ("mlp", f"{head}2.weight")):
         if head and last in state and state[last].ndim == 2:
@@ -183,7 +183,7 @@ def _head(state: Mapping[str, Tensor], prefix: str) -> dict[str, object]:
 
 
 def _fill(state: Mapping[str, Tensor], prefix: str, query: Encoder, twin: Encoder) -> Imported:
-    """Copy the tensors into both encoders; where the file has no twin, it is the query's copy, θ' = θ."""
+    """Copy the tensors into both encoders; if the file has no twin, θ' = θ."""
     query_head, twin_backbone, twin_head = QUERY_AND_TWIN.get(prefix, ("", "", ""))
     parts: list[tuple[str, str, nn.Module]] = [("backbone.", prefix, query.backbone), ("head.", query_head, query.head)]
     has_twin = bool(twin_backbone) and any(name.startswith(twin_backbone) for name in state)
@@ -203,9 +203,9 @@ def _fill(state: Mapping[str, Tensor], prefix: str, query: Encoder, twin: Encode
 
 
 def _cluster(source: Source, twin: Encoder, settings: Resolved, steps: Steps) -> list[Prototypes]:
-    """An E-step: prototypes of the images in the twin's embeddings."""
+    """E-step: cluster the twin's embeddings into prototypes."""
     if source.sizes is None:
-        raise UserError(f"{source.spec} holds no images; an encoder from elsewhere knows nothing else")
+        raise UserError(f"the items of {source.spec} are not images, which imported encoders need")
     s = settings
     loader = Loader(source, ImageViews(s), seed=s.seed, workers=s.workers, device=s.device)
     with steps.doing(f"embeddings of {len(source):,} images", len(source)) as seen:

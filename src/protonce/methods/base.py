@@ -1,7 +1,7 @@
-"""The interface of a system: what training asks of it, and what a system may ask in return.
+"""The interface of a system.
 
-A system is one module: the encoder, whatever else is trained, and its state as buffers, so that a checkpoint needs no
-list of them. `protonce.train(..., method=MySystem)` trains a user's own; docs/systems.md has an example.
+A system is one module: the encoder, everything else that is trained, and its state as buffers, so that `state_dict` is
+its checkpoint. `protonce.train(..., method=MySystem)` trains a custom system; see docs/systems.md.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ UNKNOWN = -1  # label of an image without one
 
 @dataclass(frozen=True)
 class Setup:
-    """What a system is built from."""
+    """Arguments of a system's constructor."""
 
     encoder: Encoder  # f_θ, its weights drawn by the seed
     settings: Resolved
@@ -39,7 +39,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Batch:
-    """The views of some images. Of the B images of a step a rank has its b; a process by itself has all."""
+    """Views of b images: those of the B images of a step that this rank computes."""
 
     views: tuple[Tensor, ...]  # (b, ...) each, as `System.views` declares them
     index: Tensor  # (b,) which images they are
@@ -48,26 +48,25 @@ class Batch:
 
 
 class Term(NamedTuple):
-    """A term of a loss, as it is logged."""
+    """A term of the loss, for logging."""
 
     loss: Tensor  # ()
-    chance: Tensor | float | None = None  # what guessing would cost; None: the loss has no such level
-    accuracy: Tensor | None = None  # () share of the rows that the term gets right; None: it has none
+    chance: Tensor | float | None = None  # the loss at chance level; None: it has no such level
+    accuracy: Tensor | None = None  # (); None: it has none
 
 
 class System(nn.Module):
-    """Base of all systems. A subclass defines `m_step`, and overrides what else it needs.
+    """Base class of all systems. A subclass defines `m_step`, and overrides whatever else it needs.
 
     Attributes:
-        Options: its own options, a checked dataclass.
-        terms: names of the terms of its loss that `m_step` returns, in the order in which they are shown; none: the
-            loss alone is.
-        recipe: name of its settings, where the caller names none; empty: chosen by the data and the device.
-        needs_labels: whether batches carry labels; then the data must have them.
-        reduction: "mean": the loss of a rank is a mean over its rows; "global": it is the loss of the whole batch, on
-            every rank, by way of `context.gather` or `context.sum`.
-        query: the encoder that a run keeps.
-        momentum: its twin; None: there is none. Features for clusters come from it, else from `query`.
+        Options: options of the system, a checked dataclass.
+        terms: names of the loss terms that `m_step` returns, in the order in which they are shown.
+        recipe: default recipe; empty: chosen by the data and the device.
+        needs_labels: whether batches include labels; the data must have them then.
+        reduction: "mean": the loss is a mean over the rows of this rank; "global": it is the loss of the whole batch,
+            computed on every rank with `context.gather` or `context.sum`.
+        query: the encoder f_θ, which the run folder keeps.
+        momentum: its momentum twin f_θ', or None. Clusters are computed from its features, else from those of `query`.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -86,54 +85,54 @@ class System(nn.Module):
 
     @classmethod
     def check(cls) -> None:
-        """Refuse a class that cannot be trained.
+        """Check that the class can be trained.
 
         Raises:
-            UserError: it defines no `m_step`, or a name that is taken.
+            UserError: it does not define `m_step`, or an option or a term has a reserved name.
         """
         if cls.m_step is System.m_step:
-            raise UserError(f"{cls.__name__} defines no m_step, which every system needs")
+            raise UserError(f"{cls.__name__} does not define m_step")
         for kind, names, taken in (
             ("an option", cls.Options.names(), Settings.names()),
             ("a term", cls.terms, RECORDED),
         ):
             for name in names:
                 if name in taken:
-                    raise UserError(f"{cls.__name__} has {kind} {name}, a name that is taken; rename it")
+                    raise UserError(f"{cls.__name__} has {kind} with the reserved name {name}; rename it")
 
     @classmethod
     def views(cls, settings: Resolved, options: Any) -> tuple[ViewSpec, ...]:  # noqa: ARG003
-        """The random views of an image that a step needs."""
+        """Specifications of the random views of an image."""
         return TWO_VIEWS
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps per epoch."""
         return self.n // self.settings.batch_size
 
     def e_step(self, epoch: int, features: Callable[[], Tensor]) -> Any:  # noqa: ARG002
-        """What the M-steps of an epoch need, or None.
+        """Compute what the M-steps of an epoch need, such as prototypes or pseudo-labels.
 
         Args:
-            epoch: from 0. A system that defines `prototypes` is asked once more at the end, with `epochs`.
-            features: computes V' = f_θ'(X), (n, d), of all images; a system that does not call it needs no pass. All
-                ranks compute it together, so it must not be called within `context.on_first`.
+            epoch: from 0. Systems that define `prototypes` get one more call after training, with epoch = epochs.
+            features: function that computes V' = f_θ'(X) of all images, (n, d). If it is not called, there is no pass
+                over the data. It is a collective: do not call it within `context.on_first`.
 
         Returns:
-            tensors, numbers, `Prototypes`, or lists, tuples and dicts of them; a checkpoint keeps it, and `m_step` gets
-            it on the device
+            None, or tensors, numbers and `Prototypes`, or lists, tuples and dicts of them. It is saved in checkpoints,
+            and passed to `m_step` on the device.
         """
         return None
 
     def prototypes(self, state: Any) -> list[Prototypes] | None:  # noqa: ARG002
-        """The clusters in what `e_step` returned, one set for each of the setting `clusters`.
+        """Prototypes in the return value of `e_step`, one set for each number in the setting `clusters`.
 
-        None: there are none, and some are made for the record.
+        None: the system has no prototypes, and images are clustered for the record only.
         """
         return None
 
     def sampler(self, epoch: int, state: Any) -> Tensor:  # noqa: ARG002
-        """The images of an epoch, (steps, B): by default all in random order, without the last incomplete batch."""
+        """Image indices of an epoch, (steps, B). Default: all images in random order, without an incomplete batch."""
         generator = randomness.generator(self.settings.seed, "order", epoch)
         size = self.settings.batch_size
         return torch.randperm(self.n, generator=generator)[: self.steps * size].view(self.steps, size)
@@ -143,15 +142,15 @@ class System(nn.Module):
         raise NotImplementedError
 
     def after_backward(self, progress: Progress) -> None:
-        """Called when gradients are averaged over ranks and unscaled, before they are clipped; may drop some."""
+        """Hook after gradients are averaged over ranks and unscaled, before they are clipped."""
 
     def after_step(self, progress: Progress) -> None:
-        """Called when the optimizer has made its step; here a twin follows."""
+        """Hook after the optimizer's step, for instance to update the twin."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What is trained: `params`, and where they differ from the settings `lr_scale` and `weight_decay`."""
+        """Parameter groups for the optimizer, each with `params` and optionally `lr_scale` and `weight_decay`."""
         return [{"params": [p for p in self.parameters() if p.requires_grad]}]
 
     def forward(self, batch: Batch, state: Any) -> tuple[Tensor, dict[str, Term]]:
-        """`m_step`, through the module that averages gradients over ranks."""
+        """`m_step`, called through DDP."""
         return self.m_step(batch, state)

@@ -27,7 +27,7 @@ class Options(Checked):
         return {}
 
     def notes(self, settings: Resolved) -> list[str]:  # noqa: ARG002
-        """What a person should know of these options before training starts."""
+        """Notes to print before training starts."""
         return []
 
 
@@ -35,10 +35,10 @@ class Options(Checked):
 class MoCoOptions(Options):
     """Options of MoCo."""
 
-    queue: int = setting("auto", "keys of earlier batches kept as negatives, r of eq. 1", least=1, auto=True)
+    queue: int = setting("auto", "length of the queue of negative keys, r of eq. 1", least=1, auto=True)
     twin_momentum: float = setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1, auto=True)
     queries: Literal["one", "both"] = setting(
-        "one", "one: the first view is the query, as in the paper; both: each view in turn, at twice the work"
+        "one", "one: the first view is the query, as in the paper; both: symmetric loss, at twice the cost"
     )
 
     def choices(self, settings: Resolved, n: int) -> dict[str, Any]:
@@ -56,15 +56,13 @@ class PrototypeOptions(Options):
         "both",
         "terms of ProtoNCE (eq. 11) after warm-up: both, or prototypes alone (appendix A); instance is --method moco",
     )
-    negatives: int = setting(
-        "auto", "negative prototypes a query is compared with, r of eq. 11; auto is 16000", least=1, auto=True
-    )
+    negatives: int = setting("auto", "number of negative prototypes, r of eq. 11; auto is 16000", least=1, auto=True)
     prototype_weight: float = setting(
-        "auto", "factor of the prototype term of eq. 11; 1, the paper's, is auto", least=0, auto=True
+        "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, auto=True
     )
-    warmup_epochs: int = setting("auto", "first epochs with InfoNCE alone", least=0, auto=True)
+    warmup_epochs: int = setting("auto", "first epochs with InfoNCE only", least=0, auto=True)
     ramp_epochs: int = setting(
-        0, "epochs after warm-up in which the prototype term grows to its weight; 0, the paper's way: at once", least=0
+        0, "epochs after warm-up over which the prototype term is ramped up; 0, as in the paper, does not", least=0
     )
 
     def choices(self, settings: Resolved, n: int) -> dict[str, Any]:
@@ -73,7 +71,7 @@ class PrototypeOptions(Options):
         return {**super().choices(settings, n), **mine}
 
     def notes(self, settings: Resolved) -> list[str]:
-        """A warm-up that never ends."""
+        """Warm-up that lasts for the whole training."""
         if self.warmup_epochs < settings.epochs:
             return []
         return [f"warm-up takes {self.warmup_epochs} of {settings.epochs} epochs, so prototypes are never used"]

@@ -55,11 +55,11 @@ def find(method: "str | type[System]") -> Entry:
     """The entry of a system by its name, or one made for the user's own class.
 
     Raises:
-        UserError: there is no system of that name, or the class is none that can be trained.
+        UserError: the name is unknown, or the class cannot be trained.
     """
     if isinstance(method, str):
         if method not in SYSTEMS:
-            raise UserError(f"there is no system {method!r}; there are {', '.join(SYSTEMS)}")
+            raise UserError(f"unknown system {method!r}; available systems: {', '.join(SYSTEMS)}")
         return SYSTEMS[method]
     for entry in SYSTEMS.values():
         if entry.system is method:
@@ -72,7 +72,7 @@ def find(method: "str | type[System]") -> Entry:
 
 
 def owners(option: str) -> list[str]:
-    """Names of the systems that have this option."""
+    """Names of the systems with this option."""
     return [entry.name for entry in SYSTEMS.values() if option in entry.options.names()]
 
 
