@@ -33,17 +33,17 @@ def train(
 
     Args:
         data: a folder, a .zip, `builtin`, an array of images, or an object with `len` and `load(i)`.
-        out: the run folder; it must be new or empty, or hold the run to resume.
-        recipe: named settings; None: chosen by the size of the data and the device.
-        method: the system, by its name, or a class of the user's own; None: the recipe's, or PCL.
-        encoder: the user's own module, from views (B, ...) to (B, D), in place of a timm backbone.
-        views: the setting of that name; or the user's own views, for data that are not images.
-        resume: continue the run in `out` after its last whole checkpoint, or start it where there is none.
+        out: the run folder; new or empty, or the run to resume.
+        recipe: name of a recipe; None: chosen by the size of the data and the device.
+        method: name of a system, or a subclass of `System`; None: the recipe's, or PCL.
+        encoder: custom module from views (B, ...) to features (B, D), instead of a timm backbone.
+        views: the setting of this name, or custom views, for data that are not images.
+        resume: continue the run in `out` after its last checkpoint, or start it if there is none.
         quiet: print nothing.
-        settings: any of `Settings`, and options of the system; they win over the recipe's.
+        settings: any of `Settings`, and options of the system; they override the recipe's.
 
     Raises:
-        UserError: something the caller can mend. Nothing has been written then, unless training had begun.
+        UserError: an argument, a setting or the data is invalid. Nothing has been written, unless training had started.
     """
     if isinstance(views, str):
         settings, views = {**settings, "views": views}, None

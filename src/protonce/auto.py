@@ -1,4 +1,4 @@
-"""What `auto` means: Settings and the size of the data in, Resolved (numbers only) out; and the same for options.
+"""Resolve `auto` settings by the size of the data and the machine.
 
 At ImageNet's size every choice is the paper's. Loads no torch.
 """
@@ -14,14 +14,14 @@ from protonce.errors import UserError
 IMAGENET_MEAN = [0.485, 0.456, 0.406]
 IMAGENET_STD = [0.229, 0.224, 0.225]
 FEWEST_IMAGES = 8
-FORWARD = 50_000  # multiplications a pixel costs an encoder, roughly: 80,000 of a ResNet-50, 10,000 of the laptop's
+FORWARD = 50_000  # multiplications per pixel of an encoder, roughly: 80,000 of a ResNet-50, 10,000 of `laptop-v2`
 LITTLE_WORK = 1e12  # multiplications; half a minute of one core
 RESNET = re.compile(r"resnet\d+[a-z]?")  # the backbones that take the small stem by themselves
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the choices depend on: the device, whether it computes in bfloat16, faiss, and the cores."""
+    """The machine: its device, whether that supports bfloat16, whether faiss is available, and the number of cores."""
 
     device: str
     bfloat16: bool
@@ -31,14 +31,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class DataSize:
-    """What the choices depend on: images, and their typical shorter side in pixels (0: not images)."""
+    """Number of images, and their typical shorter side in pixels; 0 for other data."""
 
     n: int
     side: int
 
 
 def choose_recipe(data: DataSize, device: str) -> tuple[str, str]:
-    """The recipe for data of this size on this device, and the reason in words."""
+    """Choose a recipe by data size and device; return its name and the reason."""
     if device == "cpu":
         return "laptop-v2", "no GPU"
     if 0 < data.side <= 64:
@@ -49,10 +49,10 @@ def choose_recipe(data: DataSize, device: str) -> tuple[str, str]:
 
 
 def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
-    """Replace every `auto` by a number that suits the data and the machine.
+    """Replace every `auto` by a value for the data and the machine.
 
     Raises:
-        UserError: there are too few images to learn from.
+        UserError: there are too few images, or the batch size does not fit them.
     """
     if data.n < FEWEST_IMAGES:
         raise UserError(f"the data has {data.n} readable images; training needs at least {FEWEST_IMAGES}")

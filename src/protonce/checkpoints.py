@@ -96,8 +96,8 @@ def tree_map(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if tree is None or type(tree) in (int, float, str, bool):
         return tree
     raise TypeError(
-        f"the state contains a {type(tree).__name__}; e_step may return tensors, numbers, Prototypes, and lists, tuples "
-        "and dicts of them"
+        f"the state contains a {type(tree).__name__}; e_step may return tensors, numbers, Prototypes, and lists, "
+        "tuples and dicts of them"
     )
 
 

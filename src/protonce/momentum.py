@@ -1,4 +1,4 @@
-"""The momentum twin f_θ', how it follows the encoder, and its keys under shuffled batch norm."""
+"""The momentum twin f_θ': its update, its schedule, and its keys under shuffled batch norm."""
 
 import copy
 import math
@@ -19,32 +19,32 @@ def twin_of(query: Encoder) -> Encoder:
 
 @torch.no_grad()
 def update_twin(query: nn.Module, twin: nn.Module, momentum: float) -> None:
-    """θ' = m θ' + (1 - m) θ, for the parameters; the twin's batch norm keeps statistics of its own."""
+    """θ' = m θ' + (1 - m) θ, for the parameters; the twin's batch norm has its own running statistics."""
     old: list[Tensor] = list(twin.parameters())
     new: list[Tensor] = list(query.parameters())
     torch._foreach_lerp_(old, new, 1 - momentum)
 
 
 def rising_momentum(start: float, progress: Progress) -> float:
-    """A momentum that rises from `start` to 1 by a cosine over all steps, as BYOL's: 1 - (1 - m)(cos(πk/K) + 1)/2."""
+    """BYOL's schedule of the momentum, a cosine from `start` to 1: 1 - (1 - m)(cos(πk/K) + 1)/2."""
     return 1 - (1 - start) * (math.cos(math.pi * progress.done / progress.total) + 1) / 2
 
 
 @torch.no_grad()
 def encode_keys(twin: Encoder, x: Tensor, context: Context, generator: torch.Generator) -> Tensor:
-    """Keys v' of the views of all ranks, in the order of the batch, with batch norm over parts of a random order.
+    """Keys v' of the views of all ranks, with MoCo's shuffled batch norm.
 
-    Query and key of an image then share no statistics by which one could tell that they belong together (MoCo's
-    shuffled batch norm).
+    Batch norm sees sub-batches of a random order, so that query and key of an image share no batch statistics that
+    would give them away.
 
     Args:
         twin: f_θ'.
         x: the views of this rank, (b, ...).
         context: of the training.
-        generator: draws the order; alike on all ranks.
+        generator: draws the order; the same on all ranks.
 
     Returns:
-        (B, d)
+        (B, d), in the order of the batch
     """
     if context.splits == 1:
         return context.gather(twin(x))

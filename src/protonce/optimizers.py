@@ -1,4 +1,4 @@
-"""Optimizers of a training, and the learning rate over it."""
+"""Optimizers and learning rate schedules."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def build_optimizer(groups: list[dict[str, Any]], settings: Resolved) -> torch.o
 
 
 def _without_decay(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """A group in two parts: matrices and kernels, whose rate LARS adapts even if undecayed, and biases and norms."""
+    """Split a group into matrices and kernels, which LARS adapts, and biases and norms without weight decay."""
     vectors = [p for p in group["params"] if p.ndim < 2]
     others = [p for p in group["params"] if p.ndim >= 2]
     parts = [{"always_adapt": True, **group, "params": others}, {"weight_decay": 0.0, **group, "params": vectors}]
@@ -37,7 +37,7 @@ def _without_decay(group: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def learning_rate(settings: Resolved, progress: Progress) -> float:
-    """The rate of a step: it rises over `lr_warmup_epochs`, then falls by the cosine, or by the steps at `drops`."""
+    """Learning rate of a step: linear warm-up, then a cosine or step schedule."""
     s, epoch = settings, progress.epoch + progress.step / progress.steps
     if epoch < s.lr_warmup_epochs:
         return s.lr * min((epoch + 1 / progress.steps) / s.lr_warmup_epochs, 1.0)
