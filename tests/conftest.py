@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import tarfile
+import zipfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -74,6 +76,51 @@ def images(n=24, h=20, w=20, seed=0):
     return torch.rand(n, 3, h, w, generator=torch.Generator().manual_seed(seed))
 
 
+def picture(side=12, seed=0):
+    """A square picture of noise."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8))
+
+
+def image_views(size=16, **values):
+    """The views of images, with small settings."""
+    from protonce.auto import DataSize, Machine, resolve
+    from protonce.config import Settings
+    from protonce.data.views import ImageViews
+
+    machine = Machine("cpu", bfloat16=False, faiss=False, cores=1)
+    return ImageViews(resolve(Settings(image_size=size, **values), DataSize(100, 20), machine))
+
+
+def zip_of(folder, path):
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                archive.write(file, file.relative_to(folder))
+    return path
+
+
+def tar_of(folder, path):
+    with tarfile.open(path, "w:" + path.suffix[1:].replace("tar", "").replace("tgz", "gz")) as archive:
+        archive.add(folder, arcname=".")
+    return path
+
+
+def _write(path, data):
+    path.write_bytes(data)
+    return path
+
+
+def stop_after_saving(save, stop_after):
+    """`save`, interrupted after the checkpoint of an epoch."""
+
+    def save_and_stop(folder, epoch, *rest):
+        save(folder, epoch, *rest)
+        if epoch == stop_after:
+            raise KeyboardInterrupt
+
+    return save_and_stop
+
+
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory):
     """A folder of 48 small pictures in three class folders."""
@@ -96,6 +143,17 @@ def others(tmp_path_factory):
         for i in range(10):
             Image.fromarray(stripes(rng, slope)).save(folder / f"slope{slope}" / f"{i:02d}.png")
     return folder
+
+
+@pytest.fixture
+def large_photos(tmp_path):
+    """24 pictures that are too large to be kept in memory: they are read anew in each epoch."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for i in range(24):
+        pixels = rng.integers(0, 255, (140, 140, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i:02d}.jpg")
+    return tmp_path / "photos"
 
 
 @pytest.fixture(scope="session")

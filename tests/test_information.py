@@ -8,9 +8,12 @@ import torch
 from scipy.integrate import quad
 from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif
+from sklearn.metrics import mutual_info_score
 
 from protonce.agreement import mutual_information, table
+from protonce.data.sources import random_order
 from protonce.evaluate.information import ross
+from protonce.evaluate.protocols import evaluate
 
 
 def two_normals(distance):
@@ -133,3 +136,20 @@ def test_blocks_do_not_change_the_result(monkeypatch):
     monkeypatch.setattr(information, "_BLOCK", 200 * 7)
     assert ross(points, labels) == pytest.approx(whole, rel=1e-12)
     assert ross(points[:2], np.array([0, 1])) == 0.0  # nothing to compare with
+
+
+def test_information_of_a_sample(trained):
+    """Estimates on the images drawn, by hand; the exact value on all, from the assignment the run has kept."""
+    result = evaluate(trained, "information", quiet=True, most=30, neighbours=2)
+    metrics, source = result["metrics"], trained.source()
+    codes = np.array([int(label[-1]) for label in source.labels])
+    chosen = np.sort(random_order(48, "information", 0)[:30])
+    (embeddings,) = trained.features(source, "momentum")
+    assert metrics["features"] == pytest.approx(ross(embeddings[chosen], codes[chosen], 2), abs=1e-6)
+    for k, c in zip(trained.settings.clusters, trained.prototypes, strict=True):
+        assert metrics[f"prototypes, k = {k}; exact"] == pytest.approx(mutual_info_score(codes, c.assignment))
+        nearest = (embeddings[chosen] @ c.centroids.T).argmax(dim=1)
+        expected = ross(c.centroids[nearest], codes[chosen], 2)
+        assert metrics[f"prototypes, k = {k}"] == pytest.approx(expected, abs=1e-6)
+    assert metrics["entropy of the labels"] == pytest.approx(np.log(3))
+    assert result["settings"]["images"] == 30

@@ -1,4 +1,4 @@
-"""Softmax regression and fine-tuning: against autograd, torch's SGD and scikit-learn."""
+"""Softmax regression and fine-tuning: against autograd, torch's SGD and scikit-learn; and the protocol on a run."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,11 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from protonce.evaluate import regression, semisup
+from protonce.data.sources import open_source
+from protonce.errors import UserError
+from protonce.evaluate import linear, protocols, regression, semisup
+from protonce.evaluate.options import PROTOCOLS
+from protonce.evaluate.protocols import evaluate
 from protonce.evaluate.regression import Regression, Schedule
 from protonce.features import Unchanged
 
@@ -115,3 +119,86 @@ def test_the_first_of_classes_with_equal_scores_is_the_highest(k):
     expected = np.mean([code in best[:k] for code, best in zip(codes, order, strict=True)])
     logits = torch.from_numpy(whole + rng.uniform(-1e-6, 1e-6, whole.shape)).float()
     assert regression.top(logits, torch.from_numpy(codes), k) == pytest.approx(expected)
+
+
+def test_augmented_views_follow_the_paper(trained, others, monkeypatch):
+    """Another crop in each epoch, a frozen backbone, and after an interruption the same classifier."""
+    options = {"views": "augmented", "epochs": 4, "lr": 0.5, "batch_size": 16}
+    whole = evaluate(trained, "linear", test=str(others), quiet=True, name="whole", **options)
+    assert whole["settings"]["lr"] == 0.5
+    step, steps = regression.Regression.step, []
+
+    def until_the_third_epoch(self, x, codes, rates):
+        if len(steps) == 7:
+            raise KeyboardInterrupt
+        steps.append(x.clone())
+        step(self, x, codes, rates)
+
+    monkeypatch.setattr(regression.Regression, "step", until_the_third_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(trained, "linear", test=str(others), quiet=True, **options)
+    order = [regression.order(48, 0, epoch).tolist().index(0) for epoch in range(2)]
+    first, second = (torch.cat(steps[3 * e : 3 * e + 3])[at] for e, at in enumerate(order))
+    assert not torch.allclose(first, second)  # the same image in two epochs
+    steps.clear()
+    monkeypatch.setattr(regression.Regression, "step", lambda *a: (steps.append(1), step(*a))[1])
+    assert evaluate(trained, "linear", test=str(others), quiet=True, **options) == whole
+    assert len(steps) == 2 * 3
+
+
+def test_the_papers_settings_are_the_defaults(trained, monkeypatch):
+    """ImageNet: 100 epochs at 10; Places205: 40 at 0.3, its feature map pooled to 2 x 2."""
+    seen = {}
+
+    def note(task, schedule, rate, cells):
+        seen.update(schedule=schedule, rate=rate, cells=cells)
+        return torch.zeros(len(task.test), 3)
+
+    monkeypatch.setattr(linear, "_augmented", note)
+    photos = trained.source()
+    for spec, epochs, rate, cells in (
+        ("ImageNet:x", 100, 10.0, 1),
+        ("Places205:x", 40, 0.3, 2),
+        ("ImageNet@train:x", 100, 10.0, 1),
+        ("Places205@train:x", 40, 0.3, 2),
+    ):
+        photos.spec = spec
+        task = protocols.Task(trained, photos, photos, PROTOCOLS["linear"](), protocols.Steps(quiet=True), None)
+        linear.protocol(task)
+        assert (seen["schedule"].epochs, seen["rate"], seen["cells"]) == (epochs, rate, cells)
+        assert seen["schedule"] == regression.Schedule(epochs, [0.6, 0.8], 0.1, 256)
+
+
+def test_crops_of_the_linear_classifier_follow_the_seed(trained, others, monkeypatch):
+    seeds = []
+    fit = linear._fit_augmented
+    monkeypatch.setattr(
+        linear,
+        "_fit_augmented",
+        lambda task, encode, loader, *rest: seeds.append(loader.seed) or fit(task, encode, loader, *rest),
+    )
+    for seed in (3, 4):
+        evaluate(trained, "linear", test=str(others), quiet=True, views="augmented", epochs=1, lr=0.1, seed=seed)
+    assert seeds == [3, 4]
+
+
+def test_every_epoch_uses_all_labelled_images(trained, photos):
+    loader = trained.loader(str(photos))
+    for size, sizes in ((48, [48]), (32, [24, 24]), (15, [12, 12, 12, 12]), (47, [24, 24]), (300, [48])):
+        batches = list(loader.samples(torch.arange(48), 0, size, every=True))
+        assert [len(b.index) for b in batches] == sizes
+        assert torch.cat([b.index for b in batches]).tolist() == list(range(48))
+
+
+def test_cells_of_the_feature_map(trained, others):
+    """One cell is the pooled feature; the mean of four cells is it again."""
+    loader = trained.loader(open_source(str(others)))
+    (samples,) = loader.plain(30)
+    views, encoder = loader.views.plain(samples), trained.encoders[0]
+    with torch.no_grad():
+        one, four = (linear.pooled_features(encoder, views, cells) for cells in (1, 2))
+    assert four.shape == (30, 4 * one.shape[1])
+    torch.testing.assert_close(four.view(30, -1, 4).mean(dim=2), one, atol=1e-5, rtol=1e-4)
+    evaluate(trained, "linear", test=str(others), quiet=True, views="augmented", epochs=1, cells=2)
+    with pytest.raises(UserError, match="--cells 2 needs --views augmented"):
+        evaluate(trained, "linear", test=str(others), quiet=True, cells=2)

@@ -1,0 +1,51 @@
+"""The charts: each shows what was measured."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_mutual_info_score
+
+from pages import level
+from protonce.report import charts
+from protonce.results import scores
+from protonce.run import read_assignments
+
+
+def test_charts_show_the_metrics_and_the_ami_of_saved_assignments(trained):
+    _, labels = trained.images
+    found = {chart.name: chart for chart in charts.training(trained, labels)}
+    records = trained.metrics
+    loss = {line.name: line for line in found["loss"].lines}
+    assert list(loss["instance"].y) == [r["instance"] for r in records]
+    assert list(loss["prototype"].x) == [2, 3]  # the first epoch is a warm-up
+    assert list(loss["prototype, chance level"].y) == [r["prototype_chance"] for r in records[1:]]
+    assert [line.name for line in found["concentration"].lines] == ["k = 4", "k = 8"]
+    for m, line in enumerate(found["ami"].lines):
+        expected = [adjusted_mutual_info_score(labels, read_assignments(trained.path, e)[m]) for e in (1, 2, 3)]
+        assert line.y == pytest.approx(expected)
+    assert "ami" not in {chart.name for chart in charts.training(trained, None)}
+
+
+def test_a_histogram_counts_every_cluster():
+    rng = np.random.default_rng(0)
+    one, other = (level(np.r_[np.arange(40), rng.integers(0, 40, 3000)]) for _ in range(2))
+    (chart,) = charts.sizes({"fixed": [one], "estimated": [other]})
+    for line, size in zip(chart.lines, (one.size, other.size), strict=True):
+        assert sum(line.y) == 40
+        for left, right, count in zip(line.x, line.x[1:], line.y, strict=False):
+            assert count == ((size > left) & (size < right)).sum()
+
+
+def test_runs_with_equal_numbers_of_clusters_are_compared():
+    rng = np.random.default_rng(0)
+    few, many, more = (level(np.r_[np.arange(k), rng.integers(0, k, 200)]) for k in (5, 10, 20))
+    found = charts.sizes({"other": [many], "mine": [few, many, more]})
+    assert [[line.name for line in chart.lines] for chart in found] == [["mine"], ["other", "mine"], ["mine"]]
+
+
+def test_low_shot_results_become_a_curve_over_k():
+    metrics = {f"accuracy@{k}": {"mean": k / 20, "std": 0.01, "runs": [k / 20] * 5} for k in (1, 16, 2)}
+    results = {"lowshot": {"metrics": metrics}, "knn": {"metrics": {"accuracy": 0.5, "accuracy@²": 1}}}
+    (chart,) = charts.evaluations({name: scores(result) for name, result in results.items()})
+    (line,) = chart.lines
+    assert (line.x, line.y) == ([1, 2, 16], [0.05, 0.1, 0.8])
+    assert line.low == pytest.approx([0.04, 0.09, 0.79])

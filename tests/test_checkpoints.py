@@ -1,0 +1,153 @@
+"""Checkpoints: a run that was stopped, killed or out of space resumes to the byte."""
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import protonce
+from conftest import SMALL, stop_after_saving
+from protonce import checkpoints
+from protonce.errors import UserError
+
+
+@pytest.mark.parametrize("init", ["fresh", "warm"])
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
+    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
+    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, stop_after))
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(photos, tmp_path / "halves", quiet=True, **settings)
+    monkeypatch.undo()
+    assert not (tmp_path / "halves" / "encoder.safetensors").exists()
+    with (tmp_path / "halves" / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 9, "lo')  # half a line, as a kill may leave it
+    halves = protonce.train(photos, tmp_path / "halves", resume=True, quiet=True, **settings)
+    for name in ("encoder.safetensors", "encoder.json", "prototypes.npz", "images.csv"):
+        assert (whole.path / name).read_bytes() == (halves.path / name).read_bytes(), name
+    lines = [[{k: v for k, v in line.items() if "seconds" not in k} for line in run.metrics] for run in (whole, halves)]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 3
+
+
+@pytest.mark.parametrize("init", ["fresh", "warm"])
+@pytest.mark.parametrize("stop_after", [(0, 1), (1, 2), (2, 3)])
+def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
+    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
+    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+    save = checkpoints.save
+
+    def save_and_stop(folder, epoch, parts, begun=None):
+        save(folder, epoch, parts, begun)
+        if begun is not None and (epoch, begun.step) == stop_after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "save", save_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(photos, tmp_path / "parts", quiet=True, checkpoint_minutes=0, **settings)
+    monkeypatch.undo()
+    assert len(protonce.load(tmp_path / "parts").metrics) == stop_after[0]
+    parts = protonce.train(photos, tmp_path / "parts", resume=True, quiet=True, **settings)
+    for name in ("encoder.safetensors", "prototypes.npz", "assignments/0002.npz"):
+        assert (whole.path / name).read_bytes() == (parts.path / name).read_bytes(), name
+    lines = [[{k: v for k, v in line.items() if "seconds" not in k} for line in run.metrics] for run in (whole, parts)]
+    assert lines[0] == lines[1]
+    assert all(line["seconds"] > 0 for line in parts.metrics)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number, code):
+    options = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()]
+    command = [sys.executable, "-m", "protonce", "train", str(photos), "--epochs", "400", "--no-report", *options]
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    while not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == code
+    (stopped,) = re.findall(r"stopped after step (\d+) of epoch (\d+); continue with --resume", said)
+    checkpoint = checkpoints.load(out / "checkpoints")
+    assert (checkpoint["begun"]["step"], checkpoint["epoch"] + 1) == tuple(map(int, stopped))
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_runs_resume_to_the_byte(large_photos, tmp_path, workers):
+    """20 runs, each killed with SIGKILL up to three times at random moments, some of them within a checkpoint."""
+    script = Path(__file__).parent / "killed.py"
+    command = [sys.executable, script, large_photos, tmp_path, str(workers), "20"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("the same, epochs [1, 2, 3, 4]") == 20
+    assert "in checkpoint" in done.stdout
+
+
+@pytest.mark.parametrize("full_at", [1, 2, 5])
+def test_a_full_disk_leaves_the_last_checkpoint_whole(photos, tmp_path, monkeypatch, full_at):
+    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1}
+    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+    fsync, saved = os.fsync, []
+
+    def fsync_or_full(descriptor):
+        if ".last.pt.part" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            saved.append(descriptor)
+            if len(saved) == full_at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync_or_full)
+    with pytest.raises(
+        UserError, match=f"the disk of {tmp_path}/run is full: free some space and continue with --resume"
+    ):
+        protonce.train(photos, tmp_path / "run", quiet=True, checkpoint_minutes=0, **settings)
+    monkeypatch.undo()
+    assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+    run = protonce.train(photos, tmp_path / "run", quiet=True, resume=True, **settings)
+    assert (run.path / "encoder.safetensors").read_bytes() == (whole.path / "encoder.safetensors").read_bytes()
+
+
+def test_resume_where_nothing_was_saved_starts_at_the_beginning(photos, tmp_path):
+    out = tmp_path / "r"
+    protonce.train(photos, out, epochs=1, resume=True, quiet=True, **SMALL)  # no folder at all
+    first = (out / "encoder.safetensors").read_bytes()
+    shutil.rmtree(out / "checkpoints")
+    (out / "encoder.safetensors").unlink()
+    protonce.train(photos, out, epochs=1, resume=True, quiet=True, **SMALL)  # a folder, but no checkpoint
+    assert (out / "encoder.safetensors").read_bytes() == first
+    (out / "config.yaml").unlink()
+    for name in ("encoder.safetensors", "encoder.json", "prototypes.npz", "metrics.jsonl"):
+        (out / name).unlink()
+    shutil.rmtree(out / "checkpoints")
+    shutil.rmtree(out / "assignments")
+    protonce.train(photos, out, epochs=1, resume=True, quiet=True, **SMALL)  # killed before config.yaml
+    assert (out / "encoder.safetensors").read_bytes() == first
+
+
+def test_resume_before_the_first_checkpoint_still_starts_from_the_weights(trained, photos, tmp_path):
+    settings = {**SMALL, "epochs": 1, "init": str(trained.path)}
+    whole = protonce.train(photos, tmp_path / "r", quiet=True, **settings)
+    expected = (whole.path / "encoder.safetensors").read_bytes()
+    shutil.rmtree(whole.path / "checkpoints")
+    (whole.path / "encoder.safetensors").unlink()
+    protonce.train(photos, whole.path, quiet=True, resume=True)
+    assert (whole.path / "encoder.safetensors").read_bytes() == expected
+
+
+def test_a_damaged_checkpoint_is_named(photos, trained):
+    (trained.path / "encoder.safetensors").unlink()
+    (trained.path / "checkpoints" / "last.pt").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"last.pt is damaged; remove it"):
+        protonce.train(photos, trained.path, resume=True, quiet=True)

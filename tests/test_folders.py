@@ -1,0 +1,70 @@
+"""Clusters as folders."""
+
+import csv
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import protonce
+from conftest import SMALL
+from pages import Text, make
+from protonce.errors import UserError
+from protonce.report.folders import write_folders
+from protonce.report.page import write_report
+
+
+def test_clusters_become_folders_of_links(trained, photos, tmp_path):
+    assert write_folders(trained, tmp_path / "out", quiet=True) == 48
+    rows = list(csv.DictReader((tmp_path / "out" / "clusters.csv").open()))
+    assert [row["name"] for row in rows] == trained.images[0]
+    assert [row["label"] for row in rows] == trained.images[1]
+    for m, (name, c) in enumerate(zip(("0-k4", "1-k8"), trained.prototypes, strict=True)):
+        assert [int(row[f"prototype_{m}"]) for row in rows] == c.assignment.tolist()
+        for which in range(len(c.centroids)):
+            files = sorted((tmp_path / "out" / name / str(which)).iterdir())
+            assert all(file.is_symlink() for file in files)
+            linked = [file.resolve().relative_to(photos.resolve()).as_posix() for file in files]
+            mine = [row for row in rows if int(row[f"prototype_{m}"]) == which]
+            assert sorted(linked) == sorted(row["name"] for row in mine)
+            distance = {row["name"]: float(row[f"distance_{m}"]) for row in mine}
+            assert [distance[name] for name in linked] == sorted(distance.values())  # the closest first
+    with pytest.raises(UserError, match="is not empty"):
+        write_folders(trained, tmp_path / "out", quiet=True)
+
+
+def test_images_of_a_zip_are_written_out(photos, tmp_path):
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for path in sorted(photos.rglob("*.png")):
+            archive.write(path, path.relative_to(photos).as_posix())
+    run = protonce.train(tmp_path / "photos.zip", tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    write_folders(run, tmp_path / "out", quiet=True)
+    source = run.source()
+    files = sorted((tmp_path / "out" / "0-k4").rglob("*.png"))
+    assert len(files) == 48
+    rows = list(csv.DictReader((tmp_path / "out" / "clusters.csv").open()))
+    first = next(
+        i
+        for i, row in enumerate(rows)
+        if row["prototype_0"] == files[0].parent.name
+        and row["distance_0"] == min(r["distance_0"] for r in rows if r["prototype_0"] == row["prototype_0"])
+    )
+    assert np.array_equal(np.asarray(Image.open(files[0])), source.load(first))
+
+
+def test_awkward_names_survive(tmp_path):
+    photos = make(tmp_path / "photos", 24)
+    names = ["line\nfeed.png", "carriage\rreturn.png", 'quote".png', "comma, .png", "x" * 240 + ".png", "b\udcff.png"]
+    for old, name in zip(sorted(photos.iterdir()), names, strict=False):
+        old.rename(photos / name)
+    run = protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    assert sorted(run.images[0]) == sorted(p.name for p in photos.iterdir())
+    page = Text(write_report(run, quiet=True))
+    assert page.data["names"] == run.images[0]
+    write_folders(run, tmp_path / "out", quiet=True)
+    linked = {file.resolve().name for file in (tmp_path / "out" / "0-k4").rglob("*.png")}
+    assert linked == {p.name for p in photos.iterdir()}
+    for out in (photos / "groups", photos):
+        with pytest.raises(UserError, match=r"is inside the image folder|is not empty"):
+            write_folders(run, out, quiet=True)

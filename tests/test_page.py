@@ -1,0 +1,151 @@
+"""The page: what is on it is right, and nothing on it can run."""
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+from PIL import Image
+
+import protonce
+from conftest import SMALL
+from pages import Text, level, make
+from protonce.cli import main
+from protonce.errors import UserError
+from protonce.report.hierarchy import levels
+from protonce.report.page import write_report
+from protonce.run import Run
+
+
+@pytest.fixture(scope="module")
+def page(trained_once, tmp_path_factory):
+    run = Run(shutil.copytree(trained_once, tmp_path_factory.mktemp("page") / "run"))
+    (run.path / "evaluations").mkdir(exist_ok=True)
+    result = {
+        "protocol": "knn",
+        "metrics": {"momentum_accuracy": 0.625, "accuracy@1": {"mean": 0.25, "std": 0.05, "runs": [0.2, 0.3]}},
+        "settings": {"k": 20},
+        "features": "pooled",
+        "data": {"test": {"source": "<b>there</b>", "images": 10}},
+    }
+    (run.path / "evaluations" / "knn.json").write_text(json.dumps(result))
+    (run.path / "evaluations" / "strange.json").write_text('{"metrics": {"what": ["<i>this</i>"]}, "data": null}')
+    return Text(write_report(run, quiet=True))
+
+
+def test_the_page_summarises_the_run(page):
+    for said in ("48 of", "3 classes", "PCL, recipe small-v2", "resnet10t, width 4", "4 / 8, coarse to fine"):
+        assert said in page.text
+    assert "0.625" in page.text
+    assert "0.250 ± 0.050" in page.text
+    assert "PCL 0.545" in page.text  # the paper's
+    assert "<b>there</b>" in page.text  # as text
+    assert '["<i>this</i>"]' in page.text
+    assert "protonce train" in page.text
+    assert "--clusters 4,8" in page.text
+    assert "fingerprint" in page.text
+
+
+def test_the_page_lists_every_image_and_its_prototypes(page, trained):
+    names, labels = trained.images
+    assert page.data["names"] == names
+    assert [page.data["classes"][i] for i in page.data["labels"]] == labels
+    for m, found in enumerate(page.data["levels"]):
+        assert found["assignment"] == trained.prototypes[m].assignment.tolist()
+        assert sum(found["size"]) == 48
+        order, start = level(found["assignment"], trained_distance(trained, m)).members()
+        for which in range(len(found["size"])):
+            ranks = [found["rank"][i] for i in order[start[which] : start[which + 1]]]
+            assert ranks == list(range(len(ranks)))
+    assert page.data["pictured"] == list(range(48))
+    assert page.data["map"]["images"] == list(range(48))
+
+
+def trained_distance(run, m):
+    (embeddings,) = run.features(run.source(), "momentum")
+    return levels(run, embeddings)[m].distance
+
+
+def test_the_page_needs_no_network_and_runs_only_its_own_scripts(page):
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy.split("script-src")[1]
+    ran = [text for attributes, text in page.scripts if attributes.get("type") != "text/plain"]
+    assert {tuple(a) for a, _ in page.scripts} <= {(), ("type", "id"), ("type", "class")}
+    assert len(ran) == 2
+    for script in ran:
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+    for tag, attributes in page.tags:
+        assert not {"onclick", "onerror", "onload"} & set(attributes)
+        assert tag not in ("link", "iframe", "object")
+        for name in ("src", "href", "xlink:href"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/png;base64,")), (tag, attributes)
+
+
+def test_the_command_on_the_page_trains_the_same_run(page, trained, tmp_path):
+    (command,) = re.findall(r"protonce train .*--out RUN", page.text)
+    words = shlex.split(command.replace("--out RUN", f"--out {tmp_path / 'again'}"))
+    assert main([*words[1:], "--no-report"]) == 0
+    ours, again = ((p / "encoder.safetensors").read_bytes() for p in (trained.path, tmp_path / "again"))
+    assert ours == again
+
+
+def test_the_command_quotes_paths_and_lists(trained, tmp_path, monkeypatch):
+    """A place with spaces and a comma, relative when it was named; and a list with nothing in it."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained.path, "my run, the first")
+    photos = make(tmp_path / "photos", 24)
+    settings = {**SMALL, "init": "my run, the first", "schedule": "step", "drops": [], "crop_scale": [0.5, 1.0]}
+    run = protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **settings)
+    monkeypatch.chdir("/")
+    (command,) = re.findall(r"protonce train .*--out RUN", Text(write_report(run, quiet=True)).text)
+    words = shlex.split(command.replace("--out RUN", f"--out {tmp_path / 'again'}"))
+    assert main([*words[1:], "--no-report"]) == 0
+    ours, again = ((p / "encoder.safetensors").read_bytes() for p in (run.path, tmp_path / "again"))
+    assert ours == again
+
+
+def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
+    other = protonce.train(photos, tmp_path / "moco", epochs=1, quiet=True, **{**SMALL, "method": "moco"})
+    page = Text(write_report(trained, against=other, figures=tmp_path / "figures", quiet=True))
+    titles = re.findall(
+        r'"text":"((?:MoCo|PCL) \([^"]*\))"', json.dumps(page.data["map"]["plots"], separators=(",", ":"))
+    )
+    assert titles == ["MoCo (moco)", "PCL (run)"]
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    for name in ("loss", "ami", "sizes-0", "map", "clusters"):
+        assert {f"{name}.png", f"{name}.pdf"} <= names
+        Image.open(tmp_path / "figures" / f"{name}.png").verify()
+        assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    (other.path / "encoder.safetensors").unlink()
+    with pytest.raises(UserError, match="moco is not finished"):
+        write_report(trained, against=Run(other.path), quiet=True)
+
+
+def test_the_commands(trained, tmp_path, capsys):
+    path = trained.path
+    assert main(["report", str(path), "--figures", str(tmp_path / "figures")]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == str(path / "report.html")
+    assert "features of 48 images" in shown.err
+    assert main(["clusters", str(path), "--out", str(tmp_path / "out"), "--copy"]) == 0
+    assert "48 images in the folders of their clusters" in capsys.readouterr().out
+    copied = next((tmp_path / "out" / "0-k4").rglob("*.png"))
+    assert not copied.is_symlink()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    assert main(["clusters", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert main(["report", str(path), "--data", str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_the_page_has_a_maximum_size(trained, monkeypatch):
+    usual = write_report(trained, quiet=True).stat().st_size
+    monkeypatch.setattr("protonce.report.page.BYTES", usual - 5_000)
+    page = Text(write_report(trained, quiet=True))
+    assert usual - 40_000 < len(page.page.encode()) < usual - 5_000
+    assert len(page.data["pictured"]) == 48

@@ -1,0 +1,109 @@
+"""What is settled before training: whether a run may start or go on in a folder, and on which images."""
+
+import shutil
+
+import pytest
+from PIL import Image
+
+import protonce
+from conftest import SMALL, stop_after_saving
+from protonce import checkpoints
+from protonce.errors import UserError
+
+
+def test_resuming_keeps_what_auto_chose_when_the_run_began(photos, tmp_path, monkeypatch):
+    from protonce import auto
+
+    kept = {k: v for k, v in SMALL.items() if k not in ("clusters", "batch_size")}
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, 1))
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(photos, tmp_path / "r", epochs=2, quiet=True, **kept)
+    monkeypatch.undo()
+    monkeypatch.setattr(auto, "_clusters", lambda n: [2, 3])  # a later version
+    run = protonce.train(photos, tmp_path / "r", epochs=2, quiet=True, resume=True, **kept)
+    assert len(run.settings.clusters) == 3
+    assert run.finished
+
+
+def test_weights_to_start_from_are_the_same_by_any_name(trained, photos, tmp_path, monkeypatch):
+    """Relative to the folder of the start, as runs had them once, and where they are no longer there."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained.path, "base")
+    settings = {**SMALL, "epochs": 1}
+    run = protonce.train(photos, "run", init="base", quiet=True, **settings)
+    assert run.settings.init == str(tmp_path / "base")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(f"init: {tmp_path}/base", "init: base"))
+    assert protonce.load("run").settings.init == "base"
+    for there in (True, False):
+        protonce.train(photos, "run", resume=True, quiet=True)
+        protonce.train(photos, "run", resume=True, quiet=True, init="base")
+        with pytest.raises(UserError, match="was started with init base, not"):
+            protonce.train(photos, "run", resume=True, quiet=True, init=str(trained.path))
+        if there:
+            shutil.rmtree("base")
+
+
+def test_a_finished_run_is_not_trained_again(trained, photos):
+    before = (trained.path / "encoder.safetensors").stat().st_mtime_ns
+    protonce.train(photos, trained.path, resume=True, quiet=True)
+    assert (trained.path / "encoder.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "is not empty"),
+        ({"resume": True, "tau": 0.5}, "started with tau 0.2, not 0.5"),
+        ({"resume": True, "recipe": "pcl-v1"}, "started with recipe small-v2"),
+        ({"resume": True, "limit": 20}, "started with limit 0, not 20"),
+    ],
+)
+def test_another_run_in_the_same_folder_is_refused(trained, photos, changes, words):
+    before = sorted(p.name for p in trained.path.iterdir())
+    with pytest.raises(UserError, match=words):
+        protonce.train(photos, trained.path, quiet=True, **changes)
+    assert sorted(p.name for p in trained.path.iterdir()) == before
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
+def test_a_run_resumes_where_files_have_come_and_gone(photos, large_photos, tmp_path, capsys, monkeypatch, small):
+    """It goes on with its own images, in their places; those that are gone are replaced by others."""
+    folder = tmp_path / "changing"
+    shutil.copytree(photos if small else large_photos, folder)
+    settings = {**SMALL, "clusters": [3], "batch_size": 8, "workers": 0, "epochs": 3, "limit": 20}
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, 1))
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(folder, tmp_path / "run", quiet=True, **settings)
+    monkeypatch.undo()
+    names = protonce.load(tmp_path / "run").images[0]
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+
+    (folder / "a_new_one.png").write_bytes(next(photos.rglob("*.png")).read_bytes())
+    whole = protonce.train(folder, tmp_path / "again", resume=True, quiet=True, **settings)
+    assert whole.images[0] == names
+
+    (folder / names[3]).unlink()
+    run = protonce.train(folder, tmp_path / "run", resume=True, **settings)
+    assert f"note: {names[3]} can no longer be read (file not found); another" in capsys.readouterr().err
+    assert run.finished
+    assert run.images[0] == names
+    assert (run.path / "skipped.csv").read_text().count(names[3]) == 1
+    assert [len(c.assignment) for c in run.prototypes] == [20]
+
+
+def test_a_run_does_not_resume_on_other_images(photos, tmp_path, monkeypatch):
+    folder = tmp_path / "changing"
+    shutil.copytree(photos, folder)
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, 1))
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, **SMALL)
+    monkeypatch.undo()
+    files = sorted(folder.rglob("*.png"))
+    Image.new("RGB", (20, 20)).save(files[0])  # of another size on the disk
+    with pytest.raises(UserError, match="are not; resume it with the data it started with"):
+        protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, resume=True, **SMALL)
+    for file in files[:30]:
+        file.unlink()
+    with pytest.raises(UserError, match=r"images of .* are not; resume it"):
+        protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, resume=True, **SMALL)
