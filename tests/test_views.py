@@ -211,7 +211,7 @@ def test_two_large_and_six_small_crops_of_large_images(tmp_path, workers, kind):
         Image.fromarray(smooth(*shape)).save(tmp_path / f"{i}.{kind}", **({"quality": 95} if kind == "jpg" else {}))
     views = ImageViews(settings(image_size=24, **UNCHANGED), MULTI_CROP)
     source = open_source(tmp_path)
-    (samples,) = Loader(source, views, workers=workers).train(torch.arange(3), epoch=2, batch_size=3)
+    (samples,) = Loader(source, views, workers=workers).samples(torch.arange(3), epoch=2, batch_size=3)
     found = views.train(samples)
     for spec, view in zip(MULTI_CROP, found, strict=True):
         for i, shape in enumerate(sizes):
