@@ -1,4 +1,4 @@
-"""What the examples for data that are not images share: items, draws, a split, and scores on items no training saw."""
+"""Shared by the examples for data other than images: data set, random numbers, split, and scores on held-out items."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ NEIGHBOURS = 20
 
 
 class Items:
-    """All that `protonce.train` asks of data: a length and an item by its index. Labels are for the scores only."""
+    """The minimal data set for `protonce.train`: a length and an item by index. Labels are only used for the scores."""
 
     def __init__(self, values: NDArray[Any], labels: NDArray[Any]) -> None:
         self.values, self.labels = values, labels
@@ -32,23 +32,24 @@ class Items:
 
 
 def split(values: NDArray[Any], labels: NDArray[Any], seed: int) -> tuple[Items, Items]:
-    """Two thirds to train on, and a third that no training sees."""
+    """Split at random into two thirds for training and one third for testing."""
     order = np.random.default_rng(seed).permutation(len(values))
     train, test = np.split(order, [2 * len(values) // 3])
     return Items(values[train], labels[train]), Items(values[test], labels[test])
 
 
 def uniform(samples: Samples, purpose: str, *shape: int) -> Tensor:
-    """Numbers from 0 to 1 that depend on seed, purpose, epoch and item alone; (B, *shape) float32, where the data is.
+    """Uniform random numbers in [0, 1]; (B, *shape) float32, on the device of the data.
 
-    Views draw from here and never from torch.rand, so that a run can be repeated, and resumed, to the bit.
+    They depend only on seed, purpose, epoch and item. Views use them instead of torch.rand, so that runs are
+    reproducible and can be resumed bit-exactly.
     """
     return _draw(samples, purpose, shape).float().to(samples.data.device)
 
 
 def normal(samples: Samples, purpose: str, *shape: int) -> Tensor:
-    """The same, of mean 0 and deviation 1; (B, *shape)."""
-    noise = torch.special.ndtri(_draw(samples, purpose, shape))  # of a float32 rounded to 1 it would be infinite
+    """Standard normal random numbers, generated in the same way; (B, *shape)."""
+    noise = torch.special.ndtri(_draw(samples, purpose, shape))  # float64: a float32 could round to 1, giving inf
     return noise.float().to(samples.data.device)
 
 
@@ -57,30 +58,30 @@ def _draw(samples: Samples, purpose: str, shape: Sequence[int]) -> Tensor:
 
 
 class Score(NamedTuple):
-    """What features are worth, by the labels of items that no training saw."""
+    """Quality of features, measured with the labels of the test items."""
 
-    knn: float  # accuracy of twenty neighbours among the training items, in percent
-    ami: float  # of k-means with as many clusters as there are labels
+    knn: float  # accuracy of kNN on the training items, k = 20, in percent
+    ami: float  # of k-means with one cluster per class
 
 
 def compare(
     run: Run, untrained: nn.Module, raw: Sequence[Callable[[Tensor], Tensor]], train: Items, test: Items
 ) -> dict[str, Score]:
-    """The scores of raw features, of the encoder before training and of PCL; printed as a table.
+    """Print and return the scores of raw features, of the encoder before training, and of PCL.
 
-    Raw features may come in several forms, each a function of plain views (B, ...) to (B, D). They get the best number
-    of all forms, and the better of one neighbour and twenty.
+    `raw` lists one or more kinds of raw features, each a function from plain views (B, ...) to (B, D). Their score is
+    the best over all kinds, and for kNN also the better of k = 1 and k = 20.
     """
     rows = {
         "raw features": raw,
         "encoder before training": [untrained.eval()],
-        "PCL": [run.encoders[0].features],  # as `run.embed(test).features`
+        "PCL": [run.encoders[0].features],  # the same as `run.embed(test).features`
     }
     known, unseen = run.loader(train), run.loader(test)
     labels, truth = known.source.labels, unseen.source.labels
     assert labels is not None
     assert truth is not None
-    print(f"\n{len(test)} items that no training saw      kNN %     AMI")
+    print(f"\n{f'{len(test)} test items':<32} {'kNN %':>7} {'AMI':>7}")
     scores = {}
     for name, forms in rows.items():
         features = [(extract(encode, known), extract(encode, unseen)) for encode in forms]  # (n, D) and (q, D)

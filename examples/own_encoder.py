@@ -1,4 +1,4 @@
-"""PCL with an encoder of one's own: any module from images (B, 3, h, w) to features (B, D).
+"""Train PCL with a custom encoder: any module that maps images (B, 3, h, w) to features (B, D).
 
 python examples/own_encoder.py FOLDER RUN [EPOCHS]
 """
@@ -11,7 +11,7 @@ import protonce
 
 
 class Tiny(nn.Module):
-    """Three convolutions and a mean over the picture."""
+    """Three convolutions and global average pooling."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Tiny(nn.Module):
 
 def main(folder: str, out: str, epochs: int = 20) -> None:
     protonce.train(folder, out, encoder=Tiny(), epochs=epochs)
-    run = protonce.load(out, encoder=Tiny())  # later, in another program
+    run = protonce.load(out, encoder=Tiny())  # also works later, in another program
     print("features", run.embed(folder).features.shape, "prototypes", [len(c.centroids) for c in run.prototypes])
 
 

@@ -1,4 +1,4 @@
-"""From a folder of images to groups: train, then look which images fell together.
+"""Cluster a folder of images: train, then print the images closest to each prototype.
 
 python examples/own_images.py FOLDER RUN [EPOCHS]
 """
@@ -18,8 +18,8 @@ def main(folder: str, out: str, epochs: int = 100) -> None:
         for prototype in np.unique(which):
             members = np.flatnonzero(which == prototype)
             nearest = members[np.argsort(distance[members])][:5]
-            print(f"prototype {prototype}: {len(members)} images, such as", ", ".join(names[i] for i in nearest))
-    print("all of it is in", Path(out).resolve())
+            print(f"prototype {prototype}: {len(members)} images, for example", ", ".join(names[i] for i in nearest))
+    print("results are in", Path(out).resolve())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The E-step and ProtoNCE inside a training loop of one's own: scikit-learn's digits as plain vectors, an MLP.
+"""The E-step and ProtoNCE in a custom training loop: an MLP on scikit-learn's digits as plain vectors.
 
 python examples/own_loop.py
 """
@@ -13,7 +13,7 @@ from protonce.prototypes import e_step
 
 
 def main(epochs: int = 20) -> float:
-    """Train, and return the share of digits that belong to the majority of their coarse prototype."""
+    """Train, and return the purity of the coarsest clusters."""
     digits = load_digits()
     points = torch.tensor(digits.data, dtype=torch.float32) / 16  # (1797, 64)
     torch.manual_seed(0)
@@ -25,7 +25,7 @@ def main(epochs: int = 20) -> float:
         return F.normalize(encoder(x), dim=1)
 
     def view(x: Tensor) -> Tensor:
-        """A third of the pixels hidden, and noise."""
+        """Mask a third of the pixels and add noise."""
         kept = torch.rand(x.shape, generator=generator) > 0.33
         return x * kept + 0.1 * torch.randn(x.shape, generator=generator)
 
@@ -39,7 +39,7 @@ def main(epochs: int = 20) -> float:
             query = embed(view(points[index]))
             with torch.no_grad():
                 key = embed(view(points[index]))
-            own = torch.eye(len(index), dtype=torch.bool)  # a query's own key is no negative
+            own = torch.eye(len(index), dtype=torch.bool)  # the query's own key is not a negative
             result = proto_nce(query, key, key, prototypes, index, tau=0.2, mask=own)
             optimizer.zero_grad()
             result.loss.backward()

@@ -1,9 +1,9 @@
-"""PCL on time series that begin at an unknown moment: views by shifts, scales, gaps and noise, a 1-D convolution.
+"""PCL on time series: views are shifted, scaled, masked and noisy; the encoder is a 1-D convolutional network.
 
-scikit-learn's 1,797 digits, scanned line by line: eight channels, in which something happens for eight steps,
-somewhere in a noisy recording of 24. Raw features compare what happened at the same moment of two recordings, or, as
-the better of two forms, their spectra, which forget the moment. PCL learns from shifted views that the moment does not
-matter.
+The data are scikit-learn's 1,797 digits, scanned line by line: an event of eight steps in eight channels, which starts
+at an unknown time in a noisy recording of 24 steps. There are two kinds of raw features: the values themselves, which
+compare two recordings time step by time step, and their spectra, which are invariant to the start time. PCL learns this
+invariance from shifted views.
 
 python examples/series.py [RUN]
 """
@@ -22,13 +22,13 @@ import protonce
 from protonce.data.views import Samples
 
 CHANNELS, EVENT, STEPS = 8, 8, 24
-NOISE = 0.15  # of the recordings, where ink is 0 to 1
-SCALE = 0.5  # a channel of a view is up to this much stronger or weaker
-GAPS = 0.1  # share of the steps that a view has lost
+NOISE = 0.15  # standard deviation of the noise in the recordings; the signal is in [0, 1]
+SCALE = 0.5  # each channel of a view is scaled by a factor in [1 - SCALE, 1 + SCALE]
+GAPS = 0.1  # fraction of the steps that are masked in a view
 
 
 class SeriesViews:
-    """Two views of a recording: each begins at another moment, has other gains, gaps and noise."""
+    """Two views of a recording, each with a random shift, gain, mask and noise."""
 
     def train(self, samples: Samples) -> tuple[Tensor, Tensor]:
         return self.view(samples, "query"), self.view(samples, "key")
@@ -36,10 +36,10 @@ class SeriesViews:
     def view(self, samples: Samples, which: str) -> Tensor:
         x = samples.data  # (B, channels, steps)
         shift = (uniform(samples, f"{which} shift", 1, 1) * STEPS).long()  # (B, 1, 1)
-        moments = (torch.arange(STEPS, device=x.device) + shift) % STEPS  # (B, 1, steps): the end joins the beginning
+        moments = (torch.arange(STEPS, device=x.device) + shift) % STEPS  # (B, 1, steps): circular shift
         x = x.gather(2, moments.expand_as(x))
         gain = 1 + SCALE * (2 * uniform(samples, f"{which} scale", CHANNELS, 1) - 1)  # (B, channels, 1)
-        kept = uniform(samples, f"{which} gaps", 1, STEPS) >= GAPS  # (B, 1, steps), for all channels at once
+        kept = uniform(samples, f"{which} gaps", 1, STEPS) >= GAPS  # (B, 1, steps), shared by all channels
         return x * gain * kept + 0.1 * normal(samples, f"{which} noise", CHANNELS, STEPS)
 
     def plain(self, samples: Samples) -> Tensor:
@@ -47,7 +47,7 @@ class SeriesViews:
 
 
 class Convolutions(nn.Module):
-    """Two convolutions along time, and the strongest answer of the recording: when it came is forgotten."""
+    """Two convolutions and global max pooling over time, which discards the time of the event."""
 
     def __init__(self, width: int = 32, features: int = 128) -> None:
         super().__init__()
@@ -61,28 +61,28 @@ class Convolutions(nn.Module):
 
 
 def recordings(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Recordings (1797, channels, steps), each of which begins at its own moment, and the digit of each."""
+    """Recordings (1797, channels, steps) with random start times, and their digits (1797,)."""
     digits = load_digits()
     random = np.random.default_rng(seed)
     series = NOISE * random.standard_normal((len(digits.images), CHANNELS, STEPS), dtype=np.float32)
     for recording, image in zip(series, digits.images, strict=True):
         begin = random.integers(STEPS - EVENT + 1)
-        recording[:, begin : begin + EVENT] += image.T / 16  # a line of the picture is a moment
+        recording[:, begin : begin + EVENT] += image.T / 16  # one line of the image per time step
     return series, digits.target
 
 
 def spectrum(x: Tensor) -> Tensor:
-    """How strong each frequency of each channel is, whenever it began; (B, channels * frequencies)."""
+    """Amplitude spectrum of each channel, invariant to circular shifts; (B, channels * frequencies)."""
     return torch.fft.rfft(x, dim=2).abs().flatten(1)
 
 
 def main(out: str, epochs: int = 30, seed: int = 0) -> dict[str, Score]:
     train, test = split(*recordings(seed), seed)
-    torch.manual_seed(seed)  # a module of one's own brings its weights along
+    torch.manual_seed(seed)  # for the initial weights of the encoder
     encoder = Convolutions()
-    untrained = copy.deepcopy(encoder)  # `train` works on the module it is given
-    settings = {"epochs": epochs, "batch_size": 128, "lr": 0.1, "seed": seed}  # `auto` chooses the rest by the size
-    machine = {"device": "cpu", "workers": 0}  # nothing is read from a disk, and no GPU is needed
+    untrained = copy.deepcopy(encoder)  # `train` modifies the encoder in place
+    settings = {"epochs": epochs, "batch_size": 128, "lr": 0.1, "seed": seed}  # the rest is `auto`
+    machine = {"device": "cpu", "workers": 0}  # the data are in memory, and the model is small
     run = protonce.train(train, out, encoder=encoder, views=SeriesViews(), **settings, **machine)
     return compare(run, untrained, [nn.Flatten(), spectrum], train, test)
 

@@ -1,9 +1,9 @@
-"""PCL on sequences of tokens of unequal length: views by dropped and masked tokens, a small transformer.
+"""PCL on token sequences of variable length: views drop and mask tokens; the encoder is a small transformer.
 
-scikit-learn's 1,797 digits, each told in words: a line of the picture is a word, one of 256 by which of its eight cells
-have ink. A word that repeats the one before is not said again, and one in five is lost on the way. To raw features two
-words are alike or not, at the same place (one-hot) or anywhere (counts). PCL learns from the company of a word which
-others mean nearly the same.
+The data are scikit-learn's 1,797 digits as text: each line of eight binarised pixels is one of 256 words. Consecutive
+repetitions of a word are removed, and one word in five is lost at random. There are two kinds of raw features: one-hot
+vectors, which compare words position by position, and word counts. Both treat different words as unrelated. PCL learns
+from context which words are similar.
 
 python examples/tokens.py [RUN]
 """
@@ -24,12 +24,12 @@ from protonce.data.views import Samples
 
 PADDING, START, MASK, FIRST_WORD = 0, 1, 2, 3
 VOCABULARY = FIRST_WORD + 256
-LOST = 0.2  # share of the words that never arrived, in training and in test
-DROPPED, MASKED = 0.2, 0.2  # shares of the others that a view leaves out, or knows nothing of but their place
+LOST = 0.2  # fraction of the words that are missing from the data, in training and test
+DROPPED, MASKED = 0.2, 0.2  # fractions of the remaining words that a view drops or masks
 
 
 class TokenViews:
-    """Two views of a sequence: each drops words of its own, closes the gaps, and masks some of the rest."""
+    """Two views of a sequence: each drops some words at random, closes the gaps, and masks some other words."""
 
     def train(self, samples: Samples) -> tuple[Tensor, Tensor]:
         return self.view(samples, "query"), self.view(samples, "key")
@@ -37,9 +37,9 @@ class TokenViews:
     def view(self, samples: Samples, which: str) -> Tensor:
         x = samples.data  # (B, L) integers
         draw = uniform(samples, f"{which} words", x.shape[1])  # (B, L)
-        word = x >= FIRST_WORD  # the start stays, so that no view is empty
+        word = x >= FIRST_WORD  # the start token is kept, so that no view is empty
         x = x.masked_fill(word & (draw < MASKED), MASK).masked_fill(word & (draw >= 1 - DROPPED), PADDING)
-        closed = (x == PADDING).int().argsort(dim=1, stable=True)  # padding goes to the end, all else keeps its order
+        closed = (x == PADDING).int().argsort(dim=1, stable=True)  # move padding to the end, keep the order of the rest
         return x.gather(1, closed)
 
     def plain(self, samples: Samples) -> Tensor:
@@ -47,7 +47,7 @@ class TokenViews:
 
 
 class Transformer(nn.Module):
-    """Words and their places, one layer of attention, and the largest value of each feature over the words."""
+    """Word and position embeddings, one transformer layer, and max pooling over the words."""
 
     def __init__(self, length: int, features: int = 128) -> None:
         super().__init__()
@@ -64,9 +64,9 @@ class Transformer(nn.Module):
 
 
 def texts(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences of at most eight words after the start, padded to one length, (1797, 9), and the digit of each."""
+    """Padded sequences (1797, 9) of a start token and at most eight words, and their digits (1797,)."""
     digits = load_digits()
-    lines = np.packbits(digits.images >= 8, axis=2)[:, :, 0].astype(np.int64)  # (1797, 8), a byte a line
+    lines = np.packbits(digits.images >= 8, axis=2)[:, :, 0].astype(np.int64)  # (1797, 8), one byte per line
     random = np.random.default_rng(seed)
     tokens = np.full((len(lines), 1 + lines.shape[1]), PADDING)
     for sequence, words in zip(tokens, lines, strict=True):
@@ -77,22 +77,22 @@ def texts(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def one_hot(x: Tensor) -> Tensor:
-    """Which word stands at which place; (B, L * words)."""
+    """One-hot encoding of the word at each position; (B, L * words)."""
     return F.one_hot(x, VOCABULARY)[:, :, FIRST_WORD:].flatten(1).float()
 
 
 def counts(x: Tensor) -> Tensor:
-    """How often each word is there; (B, words)."""
+    """Bag of words: the number of occurrences of each word; (B, words)."""
     return F.one_hot(x, VOCABULARY)[:, :, FIRST_WORD:].sum(dim=1).float()
 
 
 def main(out: str, epochs: int = 40, seed: int = 0) -> dict[str, Score]:
     train, test = split(*texts(seed), seed)
-    torch.manual_seed(seed)  # a module of one's own brings its weights along
+    torch.manual_seed(seed)  # for the initial weights of the encoder
     encoder = Transformer(length=train.values.shape[1])
-    untrained = copy.deepcopy(encoder)  # `train` works on the module it is given
-    settings = {"epochs": epochs, "batch_size": 128, "lr": 0.3, "seed": seed}  # `auto` chooses the rest by the size
-    machine = {"device": "cpu", "workers": 0}  # nothing is read from a disk, and no GPU is needed
+    untrained = copy.deepcopy(encoder)  # `train` modifies the encoder in place
+    settings = {"epochs": epochs, "batch_size": 128, "lr": 0.3, "seed": seed}  # the rest is `auto`
+    machine = {"device": "cpu", "workers": 0}  # the data are in memory, and the model is small
     run = protonce.train(train, out, encoder=encoder, views=TokenViews(), **settings, **machine)
     return compare(run, untrained, [one_hot, counts], train, test)
 

@@ -1,8 +1,8 @@
-"""PCL on plain vectors in which much is missing: views by masks and noise, an MLP as the encoder.
+"""PCL on vectors with missing values: views are masked and noisy; the encoder is an MLP.
 
-scikit-learn's 1,797 digits as vectors of 64 measurements, of which three in five were never made. Raw features have
-to fill the gaps with the mean. PCL sees what is left through two random masks, and learns which measurements tell
-the same.
+The data are scikit-learn's 1,797 digits as vectors of 64 measurements, three in five of which are missing. Raw features
+replace missing values by the mean. PCL applies two random masks to the remaining values, and learns which measurements
+carry the same information.
 
 python examples/vectors.py [RUN]
 """
@@ -20,16 +20,16 @@ from torch import Tensor, nn
 import protonce
 from protonce.data.views import Samples
 
-MISSING = 0.6  # share of the measurements that were never made, in training and in test
-HIDDEN = 0.4  # share of the others that a view hides
+MISSING = 0.6  # fraction of the measurements that are missing from the data, in training and test
+HIDDEN = 0.4  # fraction of the remaining measurements that a view masks
 NOISE = 0.1
 
 
 class MaskedViews:
-    """Two views of a vector: each hides measurements of its own, and adds noise to the rest."""
+    """Two views of a vector: each masks some measurements at random and adds noise to the rest."""
 
     def __init__(self, mean: Tensor) -> None:
-        self.mean = mean  # (64,) of the measurements that were made
+        self.mean = mean  # (64,), over the measurements that are not missing
 
     def train(self, samples: Samples) -> tuple[Tensor, Tensor]:
         return self.view(samples, "query"), self.view(samples, "key")
@@ -41,18 +41,18 @@ class MaskedViews:
         return (x + noise).masked_fill(hidden | x.isnan(), 0.0)
 
     def plain(self, samples: Samples) -> Tensor:
-        return (samples.data - self.mean).nan_to_num(0.0)  # (B, 64); what is missing is the mean
+        return (samples.data - self.mean).nan_to_num(0.0)  # (B, 64); missing values become the mean
 
 
 def network() -> nn.Module:
-    """From views (B, 64) to features (B, 256)."""
+    """An MLP from views (B, 64) to features (B, 256)."""
     return nn.Sequential(
         nn.Linear(64, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 256), nn.BatchNorm1d(256), nn.ReLU()
     )
 
 
 def measurements(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors (1797, 64) in [0, 1], NaN where there is no measurement, and the digit of each."""
+    """Vectors (1797, 64) in [0, 1] with NaN for missing values, and their digits (1797,)."""
     digits = load_digits()
     values = (digits.data / 16).astype(np.float32)
     values[np.random.default_rng(seed).random(values.shape) < MISSING] = np.nan
@@ -64,11 +64,11 @@ def main(out: str, epochs: int = 40, seed: int = 0) -> dict[str, Score]:
     views = MaskedViews(torch.from_numpy(np.nanmean(train.values, axis=0)))
     deviation = torch.from_numpy(np.nanstd(train.values, axis=0)).clamp_min(0.01)  # some measurements are always zero
 
-    torch.manual_seed(seed)  # a module of one's own brings its weights along
+    torch.manual_seed(seed)  # for the initial weights of the encoder
     encoder = network()
-    untrained = copy.deepcopy(encoder)  # `train` works on the module it is given
-    settings = {"epochs": epochs, "batch_size": 128, "lr": 0.1, "seed": seed}  # `auto` chooses the rest by the size
-    machine = {"device": "cpu", "workers": 0}  # nothing is read from a disk, and no GPU is needed
+    untrained = copy.deepcopy(encoder)  # `train` modifies the encoder in place
+    settings = {"epochs": epochs, "batch_size": 128, "lr": 0.1, "seed": seed}  # the rest is `auto`
+    machine = {"device": "cpu", "workers": 0}  # the data are in memory, and the model is small
     run = protonce.train(train, out, encoder=encoder, views=views, **settings, **machine)
     return compare(run, untrained, [nn.Identity(), lambda x: x / deviation], train, test)
 
