@@ -53,7 +53,7 @@ def test_the_help_of_import_names_its_own_defaults(capsys):
     words = " ".join(capsys.readouterr().out.split())
     assert "any timm model (the file's; untrained: resnet50)" in words
     assert "side of the views in pixels (as it was trained; else 224)" in words
-    assert "channels of a ResNet's first stage, 64 being the standard; other backbones have their own (64)" in words
+    assert "channels of a ResNet's first stage; 64 is standard, other backbones ignore it (64)" in words
 
 
 def test_every_public_name_is_there():
