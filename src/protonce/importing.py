@@ -96,19 +96,23 @@ def import_encoder(
     imported = _fill(state, prefix, query, twin) if state else Imported([], [], [])
     prototypes = None if source is None else _cluster(source, twin, resolved, Steps(quiet))
 
-    config = {
+    create_folder(out, source, {"own_encoder": False, "own_views": False}, _config(file, asked, resolved))
+    write_whole(out / "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
+    if prototypes is not None:
+        write_prototypes(out, prototypes)
+    write_encoders(out, query, twin, False, resolved)
+    return Run(out), imported
+
+
+def _config(file: str, asked: Settings, resolved: Resolved) -> dict[str, Any]:
+    """What config.yaml says of the import."""
+    return {
         "recipe": None,
         "imported": file,
         "system": {"title": "imported", "terms": []},
         "asked": dataclasses.asdict(asked),
         "settings": dataclasses.asdict(resolved),
     }
-    create_folder(out, source, {"own_encoder": False, "own_views": False}, config)
-    write_whole(out / "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
-    if prototypes is not None:
-        write_prototypes(out, prototypes)
-    write_encoders(out, query, twin, False, resolved)
-    return Run(out), imported
 
 
 def _given(file: str, like: Run | None, settings: Mapping[str, object]) -> dict[str, Any]:

@@ -82,21 +82,24 @@ def evaluate(
         return kept
     drafts = Drafts(folder / f".{stem}.draft.json", key)
     outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, Steps(quiet), drafts))
-    settings = {**dataclasses.asdict(chosen), **outcome.settings}
-    result = {
-        "protocol": protocol,
-        "metrics": outcome.metrics,
-        "settings": {name: value for name, value in settings.items() if name not in outcome.unused},
-        "features": outcome.features,
-        "data": _about_split(labelled, tested, how),
-        **({"details": outcome.details} if outcome.details else {}),
-        "key": key,
-    }
+    about = _about_split(labelled, tested, how)
+    result = {"protocol": protocol, **_summary(outcome, chosen), "data": about, "key": key}
     write_whole(path, json.dumps(result, indent=2) + "\n")
     drafts.remove()
     if not quiet:
         _print(result, [labelled, tested], [*outcome.notes, how, f"features: {outcome.features}", f"saved to {path}"])
     return result
+
+
+def _summary(outcome: Outcome, chosen: Options) -> dict[str, Any]:
+    """Metrics, settings and features of an evaluation, and details if there are any."""
+    settings = {**dataclasses.asdict(chosen), **outcome.settings}
+    return {
+        "metrics": outcome.metrics,
+        "settings": {name: value for name, value in settings.items() if name not in outcome.unused},
+        "features": outcome.features,
+        **({"details": outcome.details} if outcome.details else {}),
+    }
 
 
 def _file_stem(protocol: str, name: str | None) -> str:

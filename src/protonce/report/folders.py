@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -50,14 +51,9 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
     try:
         with steps.doing("folders", len(source) * len(hierarchy)) as seen:
             for m, level in enumerate(hierarchy):
-                order, start = level.members()
-                width = len(str(int(level.size.max())))
-                for which in range(len(level.size)):
-                    folder = part / f"{m}-k{len(level.size)}" / str(which).zfill(len(str(len(level.size) - 1)))
-                    folder.mkdir(parents=True)
-                    for rank, i in enumerate(order[start[which] : start[which + 1]].tolist()):
-                        _put(source, i, folder, str(rank).zfill(width), copy)
-                        seen(1)
+                for i, folder, rank in _places(level, part / f"{m}-k{len(level.size)}"):
+                    _put(source, i, folder, rank, copy)
+                    seen(1)
         write_whole(part / "clusters.csv", _table(run, hierarchy))
         if out.exists():
             out.rmdir()
@@ -66,6 +62,17 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
         shutil.rmtree(part, ignore_errors=True)
         raise
     return len(source)
+
+
+def _places(level: Level, root: Path) -> Iterator[tuple[int, Path, str]]:
+    """For each image its index, the folder of its prototype, which is created, and its rank there."""
+    order, start = level.members()
+    width, digits = len(str(int(level.size.max()))), len(str(len(level.size) - 1))
+    for which in range(len(level.size)):
+        folder = root / str(which).zfill(digits)
+        folder.mkdir(parents=True)
+        for rank, i in enumerate(order[start[which] : start[which + 1]].tolist()):
+            yield i, folder, str(rank).zfill(width)
 
 
 def _put(source: Source, i: int, folder: Path, rank: str, copy: bool) -> None:
