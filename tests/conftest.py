@@ -28,7 +28,7 @@ SMALL = {  # a training that takes seconds
 
 def make_system(method="pcl", encoder=None, ranks=None, size=(48, 20), **values):
     """A system as training builds it, with small settings, for n images of a side."""
-    from protonce.assembly import _context
+    from protonce.assembly import build_context
     from protonce.auto import DataSize, Machine, resolve
     from protonce.config import Settings
     from protonce.encoder import build
@@ -41,8 +41,26 @@ def make_system(method="pcl", encoder=None, ranks=None, size=(48, 20), **values)
     common, options = registry.part({**small, **values, "method": entry.name}, entry, "the test")
     settings = resolve(Settings(**common), DataSize(*size), Machine("cpu", bfloat16=False, faiss=True, cores=1))
     encoder = encoder or build(settings)
-    context = _context(settings, encoder, ranks or Ranks())
+    context = build_context(settings, encoder, ranks or Ranks())
     return entry.system(Setup(encoder, settings, entry.options(**options).resolve(settings, size[0]), context, size[0]))
+
+
+def train_until(stop, monkeypatch, photos, out, options):
+    """Train, and stop when the checkpoint after these finished epochs and this step (None: no step) is saved."""
+    import protonce
+    from protonce import checkpoints
+
+    save = checkpoints.save
+
+    def save_and_stop(folder, done, parts, epoch=None):
+        save(folder, done, parts, epoch)
+        if (done, epoch and epoch.step) == stop:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "save", save_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(photos, out, checkpoint_minutes=0, **options)
+    monkeypatch.undo()
 
 
 @pytest.fixture(scope="session", autouse=True)

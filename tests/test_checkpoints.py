@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import protonce
-from conftest import SMALL, stop_after_saving
+from conftest import SMALL, stop_after_saving, train_until
 from protonce import checkpoints
 from protonce.errors import UserError
 
@@ -43,17 +43,7 @@ def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, sto
 def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
     settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
     whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
-    save = checkpoints.save
-
-    def save_and_stop(folder, epoch, parts, begun=None):
-        save(folder, epoch, parts, begun)
-        if begun is not None and (epoch, begun.step) == stop_after:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoints, "save", save_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        protonce.train(photos, tmp_path / "parts", quiet=True, checkpoint_minutes=0, **settings)
-    monkeypatch.undo()
+    train_until(stop_after, monkeypatch, photos, tmp_path / "parts", {**settings, "quiet": True})
     assert len(protonce.load(tmp_path / "parts").metrics) == stop_after[0]
     parts = protonce.train(photos, tmp_path / "parts", resume=True, quiet=True, **settings)
     for name in ("encoder.safetensors", "prototypes.npz", "assignments/0002.npz"):

@@ -8,8 +8,7 @@ import torch
 import yaml
 
 import protonce
-from conftest import SMALL
-from protonce import checkpoints
+from conftest import SMALL, train_until
 from protonce.errors import UserError
 from protonce.prototypes import Prototypes
 from protonce.report.page import write_report
@@ -58,17 +57,7 @@ def test_an_older_checkpoint_is_resumed_to_the_byte(photos, tmp_path, monkeypatc
     settings = {**SMALL, "method": method, "epochs": 3, "quiet": True}
     settings |= {"warmup_epochs": 1} if method == "pcl" else {}
     whole = protonce.train(photos, tmp_path / "whole", **settings)
-    save = checkpoints.save
-
-    def save_and_stop(folder, done, parts, epoch=None):
-        save(folder, done, parts, epoch)
-        if (done, epoch and epoch.step) == stop:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoints, "save", save_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        protonce.train(photos, tmp_path / "run", checkpoint_minutes=0, **settings)
-    monkeypatch.undo()
+    train_until(stop, monkeypatch, photos, tmp_path / "run", settings)
     age(tmp_path / "run")
     age_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt")
     run = protonce.train(photos, tmp_path / "run", resume=True, quiet=True)

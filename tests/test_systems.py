@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import protonce
-from conftest import SMALL
-from protonce import checkpoints
+from conftest import SMALL, train_until
 from protonce.data.views import ViewSpec
 from protonce.errors import UserError
 from protonce.evaluate.protocols import evaluate
@@ -28,7 +27,7 @@ from protonce.fields import setting
 from protonce.memory import Bank
 from protonce.methods.base import UNKNOWN, System, Term
 from protonce.methods.moco import MoCo
-from protonce.methods.options import MoCoOptions, Options
+from protonce.methods.options import Options
 from protonce.momentum import rising_momentum, twin_of, update_twin
 from protonce.prototypes import cluster
 from protonce.report.page import write_report
@@ -42,7 +41,6 @@ class Supervised(System):
 
     terms = ("labels",)
     needs_labels = True
-    reduction = "global"  # a rank may have fewer labels than another, or none
 
     def __init__(self, setup):
         super().__init__(setup)
@@ -59,6 +57,7 @@ class Supervised(System):
     def m_step(self, batch, state):
         (x,) = batch.views
         assert x.shape[1:] == (3, 12, 12)
+        # A rank may have fewer labels than another, or none: the loss is that of the whole batch.
         scores = self.context.gather(self.classifier(self.query.features(x)))  # (B, classes)
         labels = self.context.gather(batch.labels)  # (B,)
         known = (labels != UNKNOWN).sum()
@@ -192,7 +191,6 @@ class BankLike(System):
     """An image and its tiles against a bank of all images."""
 
     terms = ("bank", "tiles")
-    reduction = "global"
 
     def __init__(self, setup):
         super().__init__(setup)
@@ -219,7 +217,6 @@ class BankLike(System):
 class MyMoCo(MoCo):
     """A user's subclass of a system of the program, with a recipe of its own."""
 
-    Options = MoCoOptions
     recipe = "small-v1"
 
 
@@ -263,7 +260,9 @@ def test_every_kind_of_system_trains_and_resumes_to_the_byte(photos, tmp_path, m
     assert "clusters" in last, "the first and the last epoch are recorded"
 
     for stop in ((1, 2), (2, None)) if kind is BankPrototypes else ((1, 2),):  # within an epoch, and at its end
-        stopped = stop_at(stop, monkeypatch, photos, tmp_path / f"stopped at {stop}", options)
+        out = tmp_path / f"stopped at {stop}"
+        train_until(stop, monkeypatch, photos, out, options)
+        stopped = protonce.train(photos, out, resume=True, **options)
         for name in ("encoder.safetensors", "prototypes.npz"):
             assert (whole.path / name).read_bytes() == (stopped.path / name).read_bytes(), name
         lines = [[{k: v for k, v in r.items() if "seconds" not in k} for r in run.metrics] for run in (whole, stopped)]
@@ -275,22 +274,6 @@ def test_every_kind_of_system_trains_and_resumes_to_the_byte(photos, tmp_path, m
         if k.endswith("conv1.weight") and not torch.equal(v, untrained[k])
     ]
     assert moved, "it was trained"
-
-
-def stop_at(stop, monkeypatch, photos, out, options):
-    """Train, stop when this checkpoint is kept, and resume to the end."""
-    save = checkpoints.save
-
-    def save_and_stop(folder, done, parts, epoch=None):
-        save(folder, done, parts, epoch)
-        if (done, epoch and epoch.step) == stop:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoints, "save", save_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        protonce.train(photos, out, checkpoint_minutes=0, **options)
-    monkeypatch.undo()
-    return protonce.train(photos, out, resume=True, **options)
 
 
 def test_a_term_of_some_steps_is_the_mean_of_those(photos, tmp_path):

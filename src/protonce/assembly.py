@@ -1,6 +1,5 @@
 """Build the parts of a training: loader, system and optimizer, on one device or on several ranks."""
 
-import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,9 +61,10 @@ class Training:
         return [s for norm in norms for s in (norm.running_mean, norm.running_var) if s is not None]
 
     def weight(self, rows: int) -> float:
-        """Factor of this rank's loss, so that the mean over ranks is the loss of the batch; of b rows."""
-        if self.system.reduction == "global":
-            return 1.0
+        """Weight of this rank's loss, so that the mean over ranks is the loss of the batch; of b rows.
+
+        Weights have mean 1, so that a loss which is the same on all ranks is not changed by them.
+        """
         return rows * self.ranks.world_size / self.settings.batch_size
 
     def save(self, done: int, epoch: Epoch | None) -> None:
@@ -106,7 +106,7 @@ def assemble(
     if settings.init and not checkpoints.exists(folder):
         reporter.say(f"starting from {weights.start_from(settings.init, network)}")
     labels, classes = _labels(plan)
-    context = _context(settings, network, ranks)
+    context = build_context(settings, network, ranks)
     setup = Setup(network, settings, plan.options, context, len(loader), classes)
     with torch.random.fork_rng(devices=[]):  # a system may draw weights of its own
         torch.manual_seed(randomness.key(settings.seed, "system"))
@@ -122,8 +122,7 @@ def assemble(
 
 def _shared(plan: Plan) -> dict[str, object]:
     """What must be the same on all ranks."""
-    chosen = {**dataclasses.asdict(plan.settings), **dataclasses.asdict(plan.options)}
-    alike = {name: value for name, value in chosen.items() if name not in MAY_CHANGE}
+    alike = {name: value for name, value in plan.config["settings"].items() if name not in MAY_CHANGE}
     return {"the data's fingerprint": plan.source.fingerprint, "RUN": str(plan.out), **alike}
 
 
@@ -136,7 +135,7 @@ def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader, own_view
     return build(settings, own.to(loader.device), loader.views.plain(samples))
 
 
-def _context(settings: Resolved, network: Encoder, ranks: Ranks) -> Context:
+def build_context(settings: Resolved, network: Encoder, ranks: Ranks) -> Context:
     """The context of a system; and how its encoder computes: its precision, and the parts that batch norm sees."""
     splits = max(settings.bn_splits, ranks.world_size) if batch_norms(network) else 1  # over all ranks
     network.splits = max(splits // ranks.world_size, 1)

@@ -6,7 +6,7 @@ its checkpoint. `protonce.train(..., method=MySystem)` trains a custom system; s
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,11 @@ from protonce.methods.options import Options
 from protonce.prototypes import Prototypes
 
 # What metrics.jsonl says of every epoch, beside the terms of the loss.
-RECORDED = ("epoch", "lr", "loss", "seconds", "clusters", "phi", "information", "agreement", "effective_rank")
+RECORDED = (
+    *("epoch", "lr", "loss", "seconds", "cluster_seconds", "features_seconds", "clusters", "phi", "information"),
+    *("cluster_entropy", "smallest_cluster", "largest_cluster", "agreement"),
+    *("bound_before", "bound_after", "effective_rank"),
+)
 UNKNOWN = -1  # label of an image without one
 
 
@@ -63,8 +67,6 @@ class System(nn.Module):
         terms: names of the loss terms that `m_step` returns, in the order in which they are shown.
         recipe: default recipe; empty: chosen by the data and the device.
         needs_labels: whether batches include labels; the data must have them then.
-        reduction: "mean": the loss is a mean over the rows of this rank; "global": it is the loss of the whole batch,
-            computed on every rank with `context.gather` or `context.sum`.
         query: the encoder f_θ, which the run folder keeps.
         momentum: its momentum twin f_θ', or None. Clusters are computed from its features, else from those of `query`.
     """
@@ -73,7 +75,6 @@ class System(nn.Module):
     terms: ClassVar[tuple[str, ...]] = ()
     recipe: ClassVar[str] = ""
     needs_labels: ClassVar[bool] = False
-    reduction: ClassVar[Literal["mean", "global"]] = "mean"
     query: Encoder
     momentum: Encoder | None
 
@@ -138,7 +139,11 @@ class System(nn.Module):
         return torch.randperm(self.n, generator=generator)[: self.steps * size].view(self.steps, size)
 
     def m_step(self, batch: Batch, state: Any) -> tuple[Tensor, dict[str, Term]]:
-        """The loss of a batch, and its terms by name."""
+        """The loss of a batch, and its terms by name.
+
+        The loss is a mean over the rows of this rank; or, by way of `context.gather` or `context.sum`, the loss of the
+        whole batch, which is then the same on every rank.
+        """
         raise NotImplementedError
 
     def after_backward(self, progress: Progress) -> None:
