@@ -10,6 +10,7 @@ from PIL import Image
 
 import protonce
 from conftest import SMALL, stripes
+from protonce import manifest
 from protonce.report.page import write_report
 
 FLAGS = (
@@ -141,7 +142,7 @@ def test_purity_says_of_how_many_labelled_images_it_is(chromium, trained):
     labels = {(assignment == largest).nonzero()[0].item(): "one"}
     labels |= {i.item(): "two" for i in (assignment == other).nonzero()[:2]}
     lines = [f"{i},{name},{labels.get(i, '')}" for i, name in enumerate(trained.images[0])]
-    (trained.path / "images.csv").write_text("\n".join(["index,name,label", *lines]) + "\n")
+    manifest.write(trained.path, "images.csv", "\n".join(["index,name,label", *lines]) + "\n")
     opened = chromium.new_page()
     opened.goto(f"{write_report(protonce.load(trained.path), quiet=True).as_uri()}#clusters/0")
     opened.locator("#sort").select_option("purity")

@@ -1,6 +1,7 @@
 """Checkpoints: a run that was stopped, killed or out of space resumes to the byte."""
 
 import errno
+import io
 import os
 import re
 import shutil
@@ -11,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import protonce
 from conftest import SMALL, stop_after_saving, train_until
-from protonce import checkpoints
+from protonce import checkpoints, manifest
 from protonce.errors import UserError
 
 
@@ -68,7 +70,7 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number
     said = process.communicate(timeout=60)[1]
     assert process.returncode == code
     (stopped,) = re.findall(r"stopped after step (\d+) of epoch (\d+); continue with --resume", said)
-    checkpoint = checkpoints.load(out / "checkpoints")
+    checkpoint = checkpoints.load(out)
     assert (checkpoint["begun"]["step"], checkpoint["epoch"] + 1) == tuple(map(int, stopped))
     assert "Traceback" not in said
 
@@ -139,5 +141,53 @@ def test_resume_before_the_first_checkpoint_still_starts_from_the_weights(traine
 def test_a_damaged_checkpoint_is_named(photos, trained):
     (trained.path / "encoder.safetensors").unlink()
     (trained.path / "checkpoints" / "last.pt").write_bytes(b"damaged")
-    with pytest.raises(UserError, match=r"last.pt is damaged; remove it"):
+    with pytest.raises(UserError, match=r"last.pt is not what protonce wrote: .*; remove it"):
         protonce.train(photos, trained.path, resume=True, quiet=True)
+
+
+def foreign(checkpoint):
+    """Checkpoints of other trainings and other versions."""
+    system = checkpoint["system"]
+    first = next(name for name, value in system.items() if isinstance(value, torch.Tensor))
+    yield {}
+    yield {name: value for name, value in checkpoint.items() if name != "optimizer"}
+    yield {**checkpoint, "system": {name: value for name, value in system.items() if name != first}}
+    yield {**checkpoint, "system": {**system, "other": system[first]}}
+    yield {**checkpoint, "system": {**system, first: torch.zeros(3)}}
+    yield {**checkpoint, "system": [1, 2]}
+    yield {**checkpoint, "optimizer": {"state": {}, "param_groups": []}}
+    yield {**checkpoint, "epoch": "two"}
+    yield {**checkpoint, "begun": {"what": 1}}
+    yield {**checkpoint, "begun": 7}
+    yield {**checkpoint, "method": 1}
+    yield [checkpoint]
+    yield torch.zeros(2)
+
+
+def test_a_checkpoint_of_another_structure_is_refused(photos, trained):
+    (trained.path / "encoder.safetensors").unlink()
+    checkpoint = checkpoints.load(trained.path)
+    for other in foreign(checkpoint):
+        buffer = io.BytesIO()
+        torch.save(other, buffer)
+        manifest.write(trained.path, "checkpoints/last.pt", buffer.getvalue())
+        with pytest.raises(UserError, match=r"last.pt (is damaged|does not fit this run).*; remove it to start"):
+            protonce.train(photos, trained.path, resume=True, quiet=True)
+
+
+def test_a_run_that_lost_its_metrics_is_not_resumed(photos, tmp_path, monkeypatch):
+    train_until((2, None), monkeypatch, photos, tmp_path / "run", {**SMALL, "epochs": 3, "quiet": True})
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match=r"metrics.jsonl is missing; restore it from a copy, or remove checkpoints/"):
+        protonce.train(photos, tmp_path / "run", resume=True, quiet=True)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert len(protonce.train(photos, tmp_path / "run", resume=True, quiet=True).metrics) == 3
+
+
+def test_another_number_of_threads_is_said(photos, tmp_path, monkeypatch, capsys):
+    train_until((1, None), monkeypatch, photos, tmp_path / "run", {**SMALL, "epochs": 2})
+    protonce.train(photos, tmp_path / "run", resume=True)
+    assert "threads" not in capsys.readouterr().err
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    protonce.train(photos, tmp_path / "run", resume=True)
+    assert "started with 1 threads, not 7: sums are rounded differently" in capsys.readouterr().err

@@ -174,7 +174,7 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
         (["demo", "--out", "FILE"], "does not contain a demo"),
         (["demo", "--out", "OUT", "--seed", "-1"], "is negative"),
         (["embed", "RUN", "PHOTOS", "--out", "FOLDER.npz"], "is a folder"),
-        (["embed", "OTHER", "PHOTOS", "--out", "x.npz"], "was not written by this version of protonce"),
+        (["embed", "OTHER", "PHOTOS", "--out", "x.npz"], "was not written by protonce"),
         (["embed", "nowhere", "PHOTOS", "--out", "x.npz"], "not a run folder"),
         (["embed", "RUN", "PHOTOS", "--out", "x.csv"], "must end in .npz or .parquet"),
         (["embed", "RUN", "PHOTOS", "--out", "no/where/x.npz"], "does not exist"),

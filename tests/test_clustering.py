@@ -4,6 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_mutual_info_score
 
+from protonce import manifest
 from protonce.errors import UserError
 from protonce.evaluate.protocols import evaluate
 from protonce.kmeans import k_means
@@ -39,7 +40,7 @@ def test_clustering_uses_only_labelled_images(trained, others):
     few = [label if i % 4 == 0 else "" for i, label in enumerate(labels)]
     text = (trained.path / "images.csv").read_text().splitlines()
     rows = [line.rpartition(",")[0] + "," + label for line, label in zip(text[1:], few, strict=True)]
-    (trained.path / "images.csv").write_text("\n".join([text[0], *rows]) + "\n")
+    manifest.write(trained.path, "images.csv", "\n".join([text[0], *rows]) + "\n")
     result = evaluate(load(trained.path), "clustering", test=str(others), quiet=True, starts=1)
     expected = adjusted_mutual_info_score(labels[::4], trained.prototypes[0].assignment[::4])
     assert result["metrics"][f"ami of the run's k = {trained.settings.clusters[0]}"] == pytest.approx(expected)

@@ -9,6 +9,7 @@ import torch
 import protonce
 from conftest import SMALL
 from pages import Text, make
+from protonce import manifest
 from protonce.errors import UserError
 from protonce.report.folders import write_folders
 from protonce.report.hierarchy import NO_LABEL
@@ -32,7 +33,7 @@ def test_a_run_with_one_labelled_image(trained):
     path = trained.path
     header, first, *others = (path / "images.csv").read_text().splitlines()
     others = [line.rpartition(",")[0] + "," for line in others]
-    (path / "images.csv").write_text("\n".join([header, first, *others]) + "\n")
+    manifest.write(path, "images.csv", "\n".join([header, first, *others]) + "\n")
     page = Text(write_report(Run(path), quiet=True))
     label = first.rpartition(",")[2]
     assert "1 of them labelled, 1 classes" in page.text
@@ -47,15 +48,15 @@ def test_a_run_with_one_labelled_image(trained):
 
 def test_a_run_that_was_interrupted_after_an_epoch(trained):
     path = trained.path
-    for name in (
+    written_later = (
         "encoder.safetensors",
         "encoder.json",
         "prototypes.npz",
         "assignments/0003.npz",
         "assignments/0002.npz",
-    ):
-        (path / name).unlink()
-    (path / "metrics.jsonl").write_text(json.dumps(trained.metrics[0]) + "\n{")
+    )
+    manifest.write(path, "metrics.jsonl", json.dumps(trained.metrics[0]) + "\n{")
+    manifest.remove(path, *written_later)
     page = Text(write_report(Run(path), quiet=True))
     assert "1 of 3: the run is not finished" in page.text
     assert "There is no map: the run is not finished" in page.text
@@ -63,7 +64,7 @@ def test_a_run_that_was_interrupted_after_an_epoch(trained):
     assert page.data["levels"][1]["phi"] is None
     assert len(page.data["pictured"]) == 48
     assert page.data["outliers"] == []
-    (path / "metrics.jsonl").write_text("")
+    manifest.write(path, "metrics.jsonl", "")
     with pytest.raises(UserError, match="has no finished epoch yet"):
         write_report(Run(path), quiet=True)
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import protonce
 from conftest import SMALL, stripes
-from protonce import features
+from protonce import features, manifest
 from protonce.cli import main
 from protonce.data.loader import Loader
 from protonce.data.sources import open_source
@@ -123,8 +123,8 @@ def test_files_are_named_after_encoder_images_and_preparation(trained, photos, o
         other.settings = dataclasses.replace(s, **change)
         paths.add(other.feature_cache.path(source, "backbone"))
     paths |= {trained.feature_cache.path(open_source(others), "backbone")}
-    state = trained.path / "encoder.safetensors"
-    state.write_bytes(state.read_bytes()[:-4] + b"\0\0\0\0")
+    state = (trained.path / "encoder.safetensors").read_bytes()
+    manifest.write(trained.path, "encoder.safetensors", state[:-4] + b"\0\0\0\0")
     paths |= {load(trained.path).feature_cache.path(source, "backbone")}
     assert len(paths) == 7
 
@@ -191,6 +191,7 @@ def test_query_embeddings_need_no_pass_where_backbone_features_are_kept(trained,
     "damage",
     [
         lambda data: data[:-4],
+        lambda data: data[:-99] + bytes([data[-99] ^ 1]) + data[-98:],
         lambda data: data[:100],
         lambda data: b"",
         lambda data: b"not an array" * 50,
@@ -224,9 +225,9 @@ def test_on_a_full_disk_features_are_not_kept(trained, photos):
     assert [file.name for file in path.parent.glob("*.npy")] == [path.name.replace("backbone", "momentum")]
 
 
-@pytest.mark.parametrize(("number", "is_raised"), [(errno.EROFS, False), (errno.EACCES, False), (errno.EIO, True)])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("where", ["lock", "file"])
-def test_in_a_read_only_folder_features_are_not_kept(where, number, is_raised, trained, photos, monkeypatch):
+def test_in_a_read_only_folder_features_are_not_kept(where, number, trained, photos, monkeypatch):
     def fail(*_, **__):
         raise OSError(number, "no")
 
@@ -234,11 +235,7 @@ def test_in_a_read_only_folder_features_are_not_kept(where, number, is_raised, t
     monkeypatch.setattr(features, "write_whole", fail)
     if where == "lock":
         monkeypatch.setattr(FileLock, "acquire", fail)
-    if is_raised:
-        with pytest.raises(OSError, match="no"):
-            trained.features(photos, "momentum")
-    else:
-        assert torch.equal(trained.features(photos, "momentum")[0], expected)
+    assert torch.equal(trained.features(photos, "momentum")[0], expected)
     assert not kept(trained)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import protonce
 from conftest import SMALL, stripes
-from protonce import health
+from protonce import health, manifest
 from protonce.errors import UserError
 from protonce.prototypes import Prototypes, e_step
 
@@ -106,9 +106,10 @@ def test_the_last_line_is_about_the_momentum_features_of_the_end(trained, photos
 
 
 def test_older_runs_without_health_metrics_are_not_judged(trained, tmp_path):
-    (tmp_path / "config.yaml").write_text((trained.path / "config.yaml").read_text())
+    manifest.create(tmp_path)
+    manifest.write(tmp_path, "config.yaml", (trained.path / "config.yaml").read_text())
     old = {"epoch": 1, "loss": 2.0, "instance": 2.0}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(old) + "\n" + json.dumps(trained.metrics[-1]) + "\n")
+    manifest.write(tmp_path, "metrics.jsonl", json.dumps(old) + "\n" + json.dumps(trained.metrics[-1]) + "\n")
     assert protonce.load(tmp_path).health.state == health.verdict(trained.metrics[-1:], trained.terms, 16).state
 
 
@@ -234,6 +235,7 @@ def test_a_run_with_only_the_prototype_term_is_judged_by_it_after_warm_up():
 
 
 def test_a_run_without_an_epoch_has_no_health(trained, tmp_path):
-    (tmp_path / "config.yaml").write_text((trained.path / "config.yaml").read_text())
+    manifest.create(tmp_path)
+    manifest.write(tmp_path, "config.yaml", (trained.path / "config.yaml").read_text())
     with pytest.raises(UserError, match="has no finished epoch yet"):
         _ = protonce.load(tmp_path).health

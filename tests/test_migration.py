@@ -18,13 +18,14 @@ NEW = ("record_every", "optimizer", "lr_warmup_epochs", "lr_final", "clip_gradie
 
 
 def age(path, **changes):
-    """Rewrite the config.yaml of a run as it was then: every setting of PCL for MoCo too, and no word of the system."""
+    """Rewrite a run as it was then: every setting of PCL for MoCo too, no word of the system, and no manifest."""
     config = yaml.safe_load((path / "config.yaml").read_text())
-    del config["system"], config["data"]["own_system"]
+    del config["system"], config["data"]["own_system"], config["format"], config["threads"]
     for part in ("asked", "settings"):
         kept = {name: value for name, value in config[part].items() if name not in NEW}
         config[part] = {**PCLS, **kept, **changes}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
+    (path / "manifest.json").unlink()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from PIL import Image
 import protonce
 from conftest import SMALL
 from pages import Text, level, make
+from protonce import manifest
 from protonce.cli import main
 from protonce.errors import UserError
 from protonce.report.hierarchy import levels
@@ -23,7 +24,6 @@ from protonce.run import Run
 @pytest.fixture(scope="module")
 def page(trained_once, tmp_path_factory):
     run = Run(shutil.copytree(trained_once, tmp_path_factory.mktemp("page") / "run"))
-    (run.path / "evaluations").mkdir(exist_ok=True)
     result = {
         "protocol": "knn",
         "metrics": {"momentum_accuracy": 0.625, "accuracy@1": {"mean": 0.25, "std": 0.05, "runs": [0.2, 0.3]}},
@@ -31,8 +31,9 @@ def page(trained_once, tmp_path_factory):
         "features": "pooled",
         "data": {"test": {"source": "<b>there</b>", "images": 10}},
     }
-    (run.path / "evaluations" / "knn.json").write_text(json.dumps(result))
-    (run.path / "evaluations" / "strange.json").write_text('{"metrics": {"what": ["<i>this</i>"]}, "data": null}')
+    manifest.write(run.path, "evaluations/knn.json", json.dumps(result))
+    strange = {"metrics": {"what": ["<i>this</i>"]}, "data": None}
+    manifest.write(run.path, "evaluations/strange.json", json.dumps(strange))
     return Text(write_report(run, quiet=True))
 
 

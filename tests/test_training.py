@@ -98,7 +98,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_good_epochs(photos, tmp_p
     words = r"the loss became NaN or infinite by step 3 of 3 of epoch 2; start a new run with a smaller lr"
     with pytest.raises(UserError, match=words):
         protonce.train(photos, tmp_path / "r", epochs=3, quiet=True, **SMALL)
-    assert checkpoints.load(tmp_path / "r" / "checkpoints")["epoch"] == 1
+    assert checkpoints.load(tmp_path / "r")["epoch"] == 1
 
 
 def test_identical_images_train(tmp_path, capsys):
@@ -129,4 +129,4 @@ def test_scaled_gradients_are_unscaled_before_a_system_sees_them(photos, tmp_pat
     torch.testing.assert_close(
         load_file(plain.path / "encoder.safetensors"), load_file(half.path / "encoder.safetensors")
     )
-    assert checkpoints.load(half.path / "checkpoints")["precision"]["scale"] == 65536.0
+    assert checkpoints.load(half.path)["precision"]["scale"] == 65536.0

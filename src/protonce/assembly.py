@@ -69,7 +69,7 @@ class Training:
 
     def save(self, done: int, epoch: Epoch | None) -> None:
         """Keep a checkpoint after `done` epochs, and within the one that has begun."""
-        checkpoints.save(self.plan.out / "checkpoints", done, self.parts, epoch)
+        checkpoints.save(self.plan.out, done, self.parts, epoch)
 
 
 def assemble(
@@ -90,7 +90,7 @@ def assemble(
         reporter: prints which pretrained weights were loaded.
         lost: called with the name of an image that can no longer be read, and the reason.
     """
-    settings, folder = plan.settings, plan.out / "checkpoints"
+    settings = plan.settings
     fabric = launch(settings, ranks)
     ranks.check_equal(_shared(plan))
     specs = plan.entry.system.views(settings, plan.options)
@@ -103,7 +103,7 @@ def assemble(
         replaced=lost,
     )
     network = _encoder(settings, encoder, loader, own_views=views is not None)
-    if settings.init and not checkpoints.exists(folder):
+    if settings.init and not checkpoints.exists(plan.out):
         reporter.say(f"starting from {weights.start_from(settings.init, network)}")
     labels, classes = _labels(plan)
     context = build_context(settings, network, ranks)
@@ -114,7 +114,7 @@ def assemble(
     context.optimizer = _optimizer(system)
     # `precision` has the scale of half-precision losses.
     parts = {"system": system, "optimizer": context.optimizer, "precision": fabric.strategy.precision}
-    start, begun = checkpoints.restore(folder, parts, fabric.device)
+    start, begun = checkpoints.restore(plan.out, parts, fabric.device)
     ranks.broadcast_(v for v in system.state_dict().values() if isinstance(v, Tensor))  # a user's own may differ
     m_step, optimizer = fabric.setup(system, context.optimizer)
     return Training(plan, ranks, fabric, loader, system, m_step, optimizer, labels, parts, start, begun)

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protonce import manifest
 from protonce.errors import UserError
-from protonce.files import write_whole
 from protonce.prototypes import Prototypes
 
-LAST = "last.pt"
+LAST = "checkpoints/last.pt"
+RESTART = "remove it to start the run at its beginning"
 _PROTOTYPES = "protonce.Prototypes"  # marks a dict that is one
 
 
@@ -31,13 +32,13 @@ class Epoch:
     seconds: float = 0.0  # before the last interruption
 
 
-def save(folder: Path, done: int, parts: dict[str, Any], epoch: Epoch | None = None) -> None:
+def save(run: Path, done: int, parts: dict[str, Any], epoch: Epoch | None = None) -> None:
     """Save a checkpoint in place of the last one.
 
     Random numbers depend on seed, epoch and step only, so no generator state is saved.
 
     Args:
-        folder: of the checkpoint.
+        run: the run folder.
         done: number of finished epochs.
         parts: objects with a `state_dict`, by name.
         epoch: state of the current epoch; None: between epochs.
@@ -46,37 +47,48 @@ def save(folder: Path, done: int, parts: dict[str, Any], epoch: Epoch | None = N
     states = {name: part.state_dict() for name, part in parts.items()}
     buffer = io.BytesIO()
     torch.save({"epoch": done, "begun": begun, **states}, buffer)
-    write_whole(folder / LAST, buffer.getvalue())
+    manifest.write(run, LAST, buffer.getvalue())
 
 
-def exists(folder: Path) -> bool:
+def exists(run: Path) -> bool:
     """Whether there is a checkpoint to continue from."""
-    return (folder / LAST).exists()
+    return (run / LAST).exists()
 
 
-def restore(folder: Path, parts: dict[str, Any], device: torch.device) -> tuple[int, Epoch | None]:
-    """Load the last checkpoint, if there is one; return the number of finished epochs and the current epoch."""
-    checkpoint = load(folder)
+def restore(run: Path, parts: dict[str, Any], device: torch.device) -> tuple[int, Epoch | None]:
+    """Load the last checkpoint, if there is one; return the number of finished epochs and the current epoch.
+
+    Raises:
+        UserError: it is damaged, or of another training.
+    """
+    checkpoint = load(run)
     if checkpoint is None:
         return 0, None
-    if "method" in checkpoint:
-        checkpoint = _migrated(checkpoint, parts["system"].state_dict())
-    for name, part in parts.items():
-        part.load_state_dict(checkpoint[name])
-    begun = checkpoint["begun"]
-    return int(checkpoint["epoch"]), None if begun is None else Epoch(**to_device(_with_prototypes(begun), device))
-
-
-def load(folder: Path) -> dict[str, Any] | None:
-    """Content of the last checkpoint, on the CPU, or None. Does not run code from the file."""
-    path = folder / LAST
-    if not exists(folder):
-        return None
     try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if "method" in checkpoint:
+            checkpoint = _migrated(checkpoint, parts["system"].state_dict())
+        for name, part in parts.items():
+            part.load_state_dict(checkpoint[name])
+        begun = checkpoint["begun"]
+        return int(checkpoint["epoch"]), None if begun is None else Epoch(**to_device(_with_prototypes(begun), device))
+    except Exception as error:  # torch, optimizers and systems each raise their own kinds
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{run / LAST} does not fit this run ({why[:200]}); {RESTART}") from None
+
+
+def load(run: Path) -> dict[str, Any] | None:
+    """Content of the last checkpoint, on the CPU, or None. Does not run code from the file.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    if not exists(run):
+        return None
+    data = manifest.read(run, LAST, RESTART)
+    try:
+        return dict(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
     except Exception:  # the archive, the pickle and the tensors in it each have their own kinds of error
-        raise UserError(f"{path} is damaged; remove it to start the run at its beginning") from None
-    return checkpoint
+        raise UserError(f"{run / LAST} is damaged; {RESTART}") from None
 
 
 def tree_map(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from protonce import manifest
 from protonce.compare import NEIGHBOURS, Row, pixels, score
 from protonce.data.sources import Source, open_source
 from protonce.encoder import build
@@ -131,12 +132,11 @@ class _Bars:
         path = self.out / name
         if not (path / "metrics.jsonl").exists():
             return
-        lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n")]
+        run = load(path)
+        whole, epochs = run.metrics, run.settings.epochs
         if not whole or len(whole) == self.seen[name]:
             return
-        run, last = load(path), json.loads(whole[-1])
-        epochs = run.settings.epochs
+        last = whole[-1]
         losses = ", ".join(f"{term} loss {last[term]:.2f}" for term in run.terms if term in last)
         text = f"epoch {len(whole)}/{epochs}, {losses}, {(epochs - len(whole)) * last['seconds']:.0f} s left"
         self.progress.update(self.tasks[name], total=epochs, completed=len(whole), text=text)
@@ -155,7 +155,7 @@ def _keep(run: Run, row: Row, test: Source) -> None:
         "features": WORDS["backbone"],
         "data": {"test": {"source": test.spec, "images": len(test), "fingerprint": test.fingerprint}},
     }
-    write_whole(run.path / "evaluations" / "comparison.json", json.dumps(result, indent=2) + "\n")
+    manifest.write(run.path, "evaluations/comparison.json", json.dumps(result, indent=2) + "\n")
 
 
 def _rows(runs: dict[str, Run]) -> list[Row]:

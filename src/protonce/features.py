@@ -1,7 +1,7 @@
 """Features of images: one pass of an encoder over a data set, and the cache of features in a run folder."""
 
-import errno
 import hashlib
+import io
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ WORDS: dict[Kind, str] = {
     "momentum": "embeddings of the momentum encoder, plain views",
 }
 BATCH_SIZE = 256
-NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)  # read-only folder or full disk
+BLOCK = 1 << 20  # bytes read at once
 
 
 @torch.no_grad()
@@ -99,9 +99,7 @@ class FeatureCache:
             return features.contiguous()
         try:
             write_whole(path, lambda file: _save(file, features))
-        except OSError as error:
-            if error.errno not in NOT_WRITABLE:
-                raise
+        except OSError:  # a read-only folder, a full disk: it is only a cache
             return features.contiguous()
         kept = _load(path, len(source))
         return features.contiguous() if kept is None else kept
@@ -134,9 +132,7 @@ class FeatureCache:
         try:
             self.folder.mkdir(exist_ok=True)
             return FileLock(self.folder / ".lock").acquire()
-        except OSError as error:
-            if error.errno not in NOT_WRITABLE:
-                raise
+        except OSError:  # a read-only folder, a full disk
             return nullcontext()
 
     def _compute(self, source: Source, kinds: Sequence[Kind], steps: Steps) -> dict[Kind, Tensor]:
@@ -178,24 +174,36 @@ def _embed(encoder: Encoder, features: Tensor) -> Tensor:
 
 
 def _save(file: BinaryIO, features: Tensor) -> None:
-    """Write the .npy that `np.save` would, whose error for a full disk has no errno."""
-    header = {"descr": "<f4", "fortran_order": False, "shape": tuple(features.shape)}
-    np.lib.format.write_array_header_1_0(file, header)
-    for rows in features.split(4096):
-        file.write(rows.contiguous().numpy().data)
+    """Write a .npy, and after it the SHA-256 of all before it, which readers of .npy ignore."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": tuple(features.shape)})
+    digest = hashlib.sha256()
+    for part in (head.getbuffer(), *(rows.contiguous().numpy().data for rows in features.split(4096))):
+        file.write(part)
+        digest.update(part)
+    file.write(digest.digest())
 
 
 def _load(path: Path, n: int) -> Tensor | None:
     """Memory-mapped features, (n, D); None if there is no such file, or it is damaged or has another shape."""
     try:
+        if not is_intact(path):
+            return None
         array = np.lib.format.open_memmap(path, mode="c")
-    except FileNotFoundError:
-        return None
-    except OSError:
-        raise
-    except Exception:  # a truncated file or a damaged header, for which numpy raises many kinds
+    except Exception:  # numpy raises many kinds for a damaged header
         return None
     return torch.from_numpy(array) if array.dtype == np.float32 and array.ndim == 2 and len(array) == n else None
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a file of features ends with its own SHA-256."""
+    digest = hashlib.sha256()
+    left = path.stat().st_size - digest.digest_size
+    with path.open("rb") as file:
+        while left > 0 and (block := file.read(min(left, BLOCK))):
+            digest.update(block)
+            left -= len(block)
+        return file.read() == digest.digest()
 
 
 class Unchanged:

@@ -2,7 +2,9 @@
 
 import csv
 import errno
+import io
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from protonce.errors import UserError
+from protonce.errors import DISK_FULL, UserError
 
 
 def write_whole(path: Path, data: bytes | str | Callable[[BinaryIO], None]) -> None:
@@ -26,14 +28,34 @@ def write_whole(path: Path, data: bytes | str | Callable[[BinaryIO], None]) -> N
         with part.open("wb") as file:
             if callable(data):
                 data(file)
-            else:  # file names need not be UTF-8: their bytes come back as they were
-                file.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
+            else:
+                file.write(as_bytes(data))
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say which file
+        code = error.errno or errno.EIO  # numpy and zipfile may raise one without a number
+        raise OSError(code, error.strerror or str(error), str(path)) from error  # a full disk does not say which file
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def as_bytes(data: bytes | str) -> bytes:
+    """Text as UTF-8. File names need not be UTF-8: their bytes come back as they were."""
+    return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -46,7 +68,7 @@ def explain_full_disk(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in DISK_FULL:
             raise UserError(
                 f"the disk of {out} is full: free some space and continue with --resume; the last checkpoint is safe"
             ) from None
@@ -58,14 +80,48 @@ def write_npz(path: Path, arrays: dict[str, Any]) -> None:
     write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
 
+def npz_bytes(arrays: dict[str, Any]) -> bytes:
+    """Named arrays as the content of a compressed .npz."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as CSV text, one line per row, whatever characters its values contain."""
+    """A table as CSV text, one line per row, whatever characters its values contain.
+
+    A text that a spreadsheet would run as a formula (it starts with =, +, - or @) is preceded by an apostrophe, which
+    `read_csv` removes.
+    """
     lines = _Lines()
     # The writer quotes what could end a line for a reader, a carriage return too, if that is what ends its own.
     writer = csv.writer(lines, lineterminator="\r\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([_escape(value) for value in row] for row in rows)
     return "".join(lines)
+
+
+def read_csv(text: str) -> list[dict[str, str]]:
+    """The rows of a table that `csv_text` wrote, by the names of the columns.
+
+    Raises:
+        csv.Error: it is not such a table.
+    """
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header = next(rows, [])
+    found = [[value[1:] if _ESCAPED.match(value) else value for value in row] for row in rows]
+    if any(len(row) != len(header) for row in found):
+        raise csv.Error("rows of different lengths")
+    return [dict(zip(header, row, strict=True)) for row in found]
+
+
+_FORMULA, _ESCAPED = re.compile(r"'*[=+\-@\t\r]"), re.compile(r"'+[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?")
+
+
+def _escape(value: object) -> object:
+    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
 
 
 class _Lines(list[str]):

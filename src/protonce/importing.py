@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protonce import weights
+from protonce import manifest, weights
 from protonce.auto import FEWEST_IMAGES, DataSize, resolve
 from protonce.config import ARCHITECTURE, Resolved, Settings
 from protonce.data.loader import Loader
@@ -20,7 +20,6 @@ from protonce.devices import find_device, look_at_machine
 from protonce.encoder import Encoder, build, timm_backbone
 from protonce.errors import UserError
 from protonce.features import extract
-from protonce.files import write_whole
 from protonce.momentum import twin_of
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, cluster
@@ -97,7 +96,7 @@ def import_encoder(
     prototypes = None if source is None else _cluster(source, twin, resolved, Steps(quiet))
 
     create_folder(out, source, {"own_encoder": False, "own_views": False}, _config(file, asked, resolved))
-    write_whole(out / "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
+    manifest.write(out, "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
     if prototypes is not None:
         write_prototypes(out, prototypes)
     write_encoders(out, query, twin, False, resolved)

@@ -255,5 +255,13 @@ def _introduce(reporter: Reporter, plan: Plan, why: str) -> None:
     autos = [f"{name} {chosen[name]}" for name, value in plan.asked.items() if value == "auto"]
     if autos:
         reporter.say(f"auto chose {', '.join(autos)}")
-    for note in plan.options.notes(plan.settings):
+    for note in [*plan.options.notes(plan.settings), *_changed_threads(plan)]:
         reporter.say(f"note: {note}")
+
+
+def _changed_threads(plan: Plan) -> list[str]:
+    before = None if plan.previous is None else plan.previous.config.get("threads")
+    now = torch.get_num_threads()
+    if plan.settings.device != "cpu" or before in (None, now):
+        return []
+    return [f"the run was started with {before} threads, not {now}: sums are rounded differently, so the bytes differ"]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from protonce import __version__
-from protonce.cli import ablation, clusters, demo, embed, evaluate, import_, report, train
+from protonce.cli import ablation, check, clusters, demo, embed, evaluate, import_, report, train
+from protonce.cli.failures import explain
 from protonce.cli.options import scan_method
 from protonce.cli.parser import Parser
 from protonce.errors import UserError
@@ -24,8 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"protonce: {error}", file=sys.stderr)
         return 2
-    except OSError as error:  # such as a full disk, a folder without write permission, a folder where a file should be
-        print(f"protonce: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
+    except (OSError, MemoryError, RuntimeError) as error:
+        reason = explain(error)
+        if reason is None:
+            raise
+        print(f"protonce: {reason}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(
@@ -49,6 +53,7 @@ def build_parser(method: str) -> Parser:
     ablation.add(commands)
     report.add(commands)
     clusters.add(commands)
+    check.add(commands)
     return parser
 
 

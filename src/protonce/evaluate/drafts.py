@@ -5,30 +5,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
-from protonce.files import write_whole
+from protonce import manifest
 
 
 class Drafts:
-    """Finished pieces of one evaluation by name, saved to a file until the result is written.
+    """Finished pieces of one evaluation by name, saved to a run folder until the result is written.
 
     Args:
-        path: of the file.
+        run: the run folder.
+        name: of the files in it, without suffix.
         key: identifies the run, the options and the data; pieces saved with another key are ignored.
     """
 
-    def __init__(self, path: Path, key: str) -> None:
-        self.path, self.key = path, key
-        self.pieces: dict[str, Any] = {}
-        try:
-            kept = json.loads(path.read_text())
-            if kept["key"] == key:
-                self.pieces = kept["pieces"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # nothing usable was saved
+    def __init__(self, run: Path, name: str, key: str) -> None:
+        self.run, self.key = run, key
+        self.file, self.tensor_file = f"{name}.json", f"{name}.safetensors"
+        self.pieces = self._read(self.file, self._parse)
 
     def piece(self, name: str, make: Callable[[], Any]) -> Any:
         """A finished piece, or the result of `make`, which is saved; it must be JSON-serialisable."""
@@ -39,27 +34,32 @@ class Drafts:
     def keep(self, name: str, value: Any) -> None:
         """Save a piece, replacing one of the same name."""
         self.pieces[name] = value
-        write_whole(self.path, json.dumps({"key": self.key, "pieces": self.pieces}) + "\n")
+        manifest.write(self.run, self.file, json.dumps({"key": self.key, "pieces": self.pieces}) + "\n")
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that were saved last; empty if there are none."""
-        try:
-            with safe_open(self._weights, "pt") as file:
-                mine = (file.metadata() or {}).get("key") == self.key
-                return {name: file.get_tensor(name) for name in file.keys()} if mine else {}  # noqa: SIM118
-        except (OSError, SafetensorError):
-            return {}
+        return self._read(self.tensor_file, self._parse_tensors)
 
     def keep_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Save tensors, replacing those saved before."""
         held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        write_whole(self._weights, save(held, {"key": self.key}))
+        manifest.write(self.run, self.tensor_file, save(held, {"key": self.key}))
 
-    @property
-    def _weights(self) -> Path:
-        return self.path.with_suffix(".safetensors")
+    def _read(self, name: str, parse: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
+        """A file that was saved; empty if there is none, or it is damaged or another's: its pieces are made again."""
+        try:
+            return parse(manifest.read(self.run, name))
+        except Exception:  # each format has its own kinds of errors
+            return {}
+
+    def _parse(self, data: bytes) -> dict[str, Any]:
+        kept = json.loads(data)
+        return dict(kept["pieces"]) if kept["key"] == self.key else {}
+
+    def _parse_tensors(self, data: bytes) -> dict[str, Tensor]:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # as the format of safetensors has it
+        return load(data) if header["__metadata__"]["key"] == self.key else {}
 
     def remove(self) -> None:
         """Delete the files, once the result has been saved."""
-        self.path.unlink(missing_ok=True)
-        self._weights.unlink(missing_ok=True)
+        manifest.remove(self.run, self.file, self.tensor_file)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from protonce import manifest
 from protonce.data.sources import (
     Data,
     Source,
@@ -23,7 +24,6 @@ from protonce.evaluate import clustering, information, knn, linear, lowshot, sem
 from protonce.evaluate.drafts import Drafts
 from protonce.evaluate.options import PROTOCOLS, Options
 from protonce.evaluate.task import Outcome, Task, single_labels
-from protonce.files import write_whole
 from protonce.progress import Steps
 from protonce.results import scores
 from protonce.run import Run
@@ -75,19 +75,22 @@ def evaluate(
     chosen = PROTOCOLS[protocol].from_mapping(options, protocol)
     stem = _file_stem(protocol, name)
     labelled, tested, how = (_one_set if protocol in ONE_SET else _parts)(run, train, test)
-    folder = run.path / "evaluations"
-    path, key = folder / f"{stem}.json", _key(run, protocol, chosen, labelled, tested)
-    kept = run.evaluations.get(stem, {}) if path.exists() and not again else {}
+    file, key = f"evaluations/{stem}.json", _key(run, protocol, chosen, labelled, tested)
+    kept = run.evaluations.get(stem, {}) if not again else {}
     if kept.get("key") == key:
         return kept
-    drafts = Drafts(folder / f".{stem}.draft.json", key)
+    drafts = Drafts(run.path, f"evaluations/.{stem}.draft", key)
     outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, Steps(quiet), drafts))
     about = _about_split(labelled, tested, how)
     result = {"protocol": protocol, **_summary(outcome, chosen), "data": about, "key": key}
-    write_whole(path, json.dumps(result, indent=2) + "\n")
+    manifest.write(run.path, file, json.dumps(result, indent=2) + "\n")
     drafts.remove()
     if not quiet:
-        _print(result, [labelled, tested], [*outcome.notes, how, f"features: {outcome.features}", f"saved to {path}"])
+        _print(
+            result,
+            [labelled, tested],
+            [*outcome.notes, how, f"features: {outcome.features}", f"saved to {run.path / file}"],
+        )
     return result
 
 

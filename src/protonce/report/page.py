@@ -9,10 +9,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from protonce import manifest
 from protonce.config import Settings, read_recipe
 from protonce.data.sources import Data, is_inside
 from protonce.errors import UserError
-from protonce.files import write_whole
 from protonce.methods.registry import SYSTEMS
 from protonce.progress import Steps, duration
 from protonce.report import charts, drawing
@@ -54,7 +54,7 @@ def write_report(
             "evaluations": charts.evaluations(evaluated),
         }
     path = run.path / "report.html"
-    write_whole(path, render(content, curves, steps))
+    manifest.write(run.path, path.name, render(content, curves, steps))
     if figures is not None:
         with steps.doing("figures"):
             _write_figures(content, [*curves["training"], *curves["evaluations"]], figures)

@@ -4,18 +4,19 @@ Both files are written when training ends: a run folder with encoder.safetensors
 """
 
 import copy
-import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
-from torch import nn
+from torch import Tensor, nn
 
+from protonce import manifest
 from protonce.config import ARCHITECTURE, Resolved
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
-from protonce.files import write_whole
+from protonce.manifest import explain_damage
 
 WEIGHTS, DESCRIPTION = "encoder.safetensors", "encoder.json"
 
@@ -35,11 +36,11 @@ def write_encoders(path: Path, query: Encoder, momentum: Encoder, own_backbone: 
         "feature_dim": momentum.feature_dim,
         **{name: getattr(settings, name) for name in ARCHITECTURE},
     }
-    write_whole(path / DESCRIPTION, json.dumps(description, indent=2) + "\n")
+    manifest.write(path, DESCRIPTION, json.dumps(description, indent=2) + "\n")
     both = {"query": query.state_dict(), "momentum": momentum.state_dict()}
     tensors = {f"{name}.{k}": v for name, state in both.items() for k, v in state.items()}
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in sorted(tensors.items())}
-    write_whole(path / WEIGHTS, safetensors_bytes(tensors))
+    manifest.write(path, WEIGHTS, safetensors_bytes(tensors))
 
 
 def read_encoders(path: Path, settings: Resolved, backbone: nn.Module | None) -> tuple[Encoder, Encoder]:
@@ -53,21 +54,31 @@ def read_encoders(path: Path, settings: Resolved, backbone: nn.Module | None) ->
     Raises:
         UserError: the run was trained with the user's own module, and `backbone` is None.
     """
-    description = json.loads((path / DESCRIPTION).read_text())
-    feature_dim = description["feature_dim"]
-    if not description["own_backbone"]:
+    with explain_damage(path / DESCRIPTION):
+        description = json.loads(manifest.read(path, DESCRIPTION))
+        feature_dim, own_backbone = int(description["feature_dim"]), bool(description["own_backbone"])
+    if not own_backbone:
         query = build(settings)
     elif backbone is not None:
         query = Encoder(backbone, feature_dim, settings.head, settings.dim)
     else:
         raise UserError(f"{path} was trained with a custom encoder; pass it as encoder=")
     momentum = Encoder(copy.deepcopy(query.backbone), feature_dim, settings.head, settings.dim)
-    state = load_file(path / WEIGHTS)
-    for name, encoder in (("query", query), ("momentum", momentum)):
-        part = {k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")}
-        encoder.load_state_dict(part)
-        encoder.eval()
+    manifest.check(path, WEIGHTS)
+    with explain_damage(path / WEIGHTS):
+        state = load_file(path / WEIGHTS)
+        for name, encoder in (("query", query), ("momentum", momentum)):
+            part = {k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")}
+            encoder.load_state_dict(part)
+            encoder.eval()
+    _check_finite(path, state)
     return query, momentum
+
+
+def _check_finite(path: Path, state: Mapping[str, Tensor]) -> None:
+    wrong = next((name for name, value in state.items() if not value.isfinite().all()), None)
+    if wrong is not None:
+        raise UserError(f"{path / WEIGHTS}: {wrong} contains NaN or infinite weights; train or import the run again")
 
 
 def has_encoders(path: Path) -> bool:
@@ -77,5 +88,4 @@ def has_encoders(path: Path) -> bool:
 
 def encoder_hash(path: Path) -> str:
     """SHA-256 of the weights of a finished run, in hexadecimal."""
-    with (path / WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return manifest.check(path, WEIGHTS)

@@ -1,6 +1,5 @@
 """Open a run folder, finished or not: its settings, logs, encoders and prototypes, and features of new images."""
 
-import csv
 import functools
 import importlib.util
 import json
@@ -10,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from protonce.config import Resolved, Settings
+from protonce import manifest
 from protonce.data import named
 from protonce.data.loader import Loader
 from protonce.data.sources import Data, Source, open_source
@@ -22,13 +20,17 @@ from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.features import FeatureCache, Kind
+from protonce.files import read_csv
 from protonce.health import Verdict, verdict
 from protonce.kmeans import Engine
+from protonce.manifest import explain_damage
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, assign
+from protonce.run.config_file import read_config_file
 from protonce.run.encoder_file import encoder_hash, has_encoders, read_encoders
-from protonce.run.migration import migrated
 from protonce.run.prototype_files import has_prototypes, read_parents, read_prototypes
+
+IMAGES, METRICS = "images.csv", "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,7 @@ class Run:
     def __init__(self, path: str | Path, encoder: nn.Module | None = None, views: Views | None = None) -> None:
         self.path = Path(path)
         self._backbone, self._views = encoder, views
-        config = self.path / "config.yaml"
-        if not config.exists():
-            raise UserError(f"{path} is not a run folder: it has no config.yaml")
-        try:
-            self.config: dict[str, Any] = migrated(yaml.safe_load(config.read_text()))
-            common = Settings.names()
-            chosen = self.config["settings"]
-            self.settings = Resolved(**{name: value for name, value in chosen.items() if name in common})
-            self.options = {name: value for name, value in chosen.items() if name not in common}  # the system's
-        except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError):
-            raise UserError(f"{config} is damaged, or was not written by this version of protonce") from None
+        self.config, self.settings, self.options = read_config_file(self.path)
 
     @property
     def finished(self) -> bool:
@@ -81,27 +73,30 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, one for each finished epoch."""
-        file = self.path / "metrics.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be incomplete
+        if not manifest.is_recorded(self.path, METRICS):
+            return []
+        data = manifest.read(self.path, METRICS)
+        with explain_damage(self.path / METRICS):
+            lines = data.decode().splitlines(keepends=True)
+            return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be incomplete
 
     @functools.cached_property
     def images(self) -> tuple[list[str], list[str] | None]:
         """Names of the training images, and their labels; None if no image has a label."""
-        with (self.path / "images.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            rows = list(csv.DictReader(file))
-        labels = [row["label"] for row in rows]
-        return [row["name"] for row in rows], labels if any(labels) else None
+        data = manifest.read(self.path, IMAGES)
+        with explain_damage(self.path / IMAGES):
+            rows = read_csv(data.decode("utf-8", "surrogateescape"))
+            names, labels = [row["name"] for row in rows], [row["label"] for row in rows]
+            return names, labels if any(labels) else None
 
     @property
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Results of `protonce evaluate`, by file name without .json."""
         found = {}
         for file in sorted((self.path / "evaluations").glob("[!.]*.json")):  # hidden files are incomplete
-            try:
-                found[file.stem] = dict(json.loads(file.read_text()))
-            except (ValueError, TypeError):
-                raise UserError(f"{file} is damaged or not an evaluation; delete it, or evaluate again") from None
+            data = manifest.read(self.path, f"evaluations/{file.name}", "delete it, or evaluate again")
+            with explain_damage(file):
+                found[file.stem] = dict(json.loads(data))
         return found
 
     @property

@@ -9,13 +9,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from filelock import FileLock, Timeout
 
+from protonce import manifest
 from protonce.data.sources import Source
 from protonce.errors import UserError
-from protonce.files import csv_text, write_whole
+from protonce.files import as_bytes, csv_text
 
+METRICS = "metrics.jsonl"
 PACKAGES = ("protonce", "torch", "torchvision", "timm", "lightning-fabric", "faiss-cpu", "numpy", "pillow")
 
 
@@ -45,11 +48,11 @@ def create_folder(path: Path, source: Source | None, own: Mapping[str, bool], co
         own: whether encoder, views and system are the user's own.
         config: for config.yaml: recipe, system, and the settings as requested and as resolved.
     """
-    path.mkdir(parents=True, exist_ok=True)
+    manifest.create(path)
     names, skipped = (source.names, source.skipped) if source else ([], [])
     rows = zip(range(len(names)), names, (source and source.labels) or [""] * len(names), strict=True)
-    write_whole(path / "images.csv", csv_text(("index", "name", "label"), rows))
-    write_whole(path / "skipped.csv", csv_text(("name", "reason"), ((s.name, s.reason) for s in skipped)))
+    manifest.write(path, "images.csv", csv_text(("index", "name", "label"), rows))
+    manifest.write(path, "skipped.csv", csv_text(("name", "reason"), ((s.name, s.reason) for s in skipped)))
     data = {
         "source": source.place or source.spec if source else "",
         "images": len(names),
@@ -57,29 +60,33 @@ def create_folder(path: Path, source: Source | None, own: Mapping[str, bool], co
         "identity": source.identity if source else "",
         **own,
     }
-    about = {**config, "data": data, "versions": _versions(), "git": _git_sha()}
-    write_whole(path / "config.yaml", yaml.safe_dump(about, sort_keys=False))
+    about = {
+        "format": manifest.FORMAT,  # first, so that it can be seen that there must be a manifest
+        **config,
+        "data": data,
+        "threads": torch.get_num_threads(),
+        "versions": _versions(),
+        "git": _git_sha(),
+    }
+    manifest.write(path, "config.yaml", yaml.safe_dump(about, sort_keys=False))
 
 
 def has_no_checkpoint(path: Path) -> bool:
     """Whether the run was killed before `create_folder` wrote config.yaml, so that there is nothing to resume."""
-    return {p.name for p in path.iterdir() if not p.name.startswith(".")} <= {"images.csv", "skipped.csv"}
+    written_before = {manifest.FILE, "images.csv", "skipped.csv"}
+    return {p.name for p in path.iterdir() if not p.name.startswith(".")} <= written_before
 
 
 def append_skipped(path: Path, name: str, reason: str) -> None:
     """Add a file that became unreadable during training to skipped.csv, unless it is already listed."""
-    file = path / "skipped.csv"
-    before = file.read_text(encoding="utf-8", errors="surrogateescape")
-    line = csv_text((name, reason), [])
-    if line not in before:
-        with file.open("a", encoding="utf-8", errors="surrogateescape", newline="") as opened:  # other ranks append too
-            opened.write(line)
+    line = csv_text(("name", "reason"), [(name, reason)]).partition("\n")[2]
+    if as_bytes(line) not in manifest.read(path, "skipped.csv"):
+        manifest.append(path, "skipped.csv", line)  # other ranks append too
 
 
 def append_metrics(path: Path, record: Mapping[str, object]) -> None:
     """Append a line to metrics.jsonl."""
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(_rounded(record)) + "\n")
+    manifest.append(path, METRICS, json.dumps(_rounded(record)) + "\n")
 
 
 def _rounded(value: Any) -> Any:
@@ -92,17 +99,23 @@ def _rounded(value: Any) -> Any:
 
 
 def cut_metrics(path: Path, epochs: int) -> None:
-    """Remove the lines of metrics.jsonl after the first `epochs` epochs, which will be trained again."""
-    file = path / "metrics.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
+    """Remove the lines of metrics.jsonl after the first `epochs` epochs, which will be trained again.
+
+    Raises:
+        UserError: the file is damaged or missing.
+    """
+    cure = "restore it from a copy, or remove checkpoints/ to train the run from its beginning"
+    lines = manifest.read(path, METRICS, cure).decode().splitlines() if epochs else []
     kept = [line for line in lines if _epoch_of(line) <= epochs]
-    write_whole(file, "".join(line + "\n" for line in kept))
+    if len(kept) != epochs:
+        raise UserError(f"{path / METRICS} has {len(kept)} of the {epochs} epochs that are done; {cure}")
+    manifest.write(path, METRICS, "".join(line + "\n" for line in kept))
 
 
 def _epoch_of(line: str) -> float:
     try:
         return int(json.loads(line)["epoch"])
-    except (ValueError, KeyError):  # a line that was being written when the run was killed
+    except (ValueError, KeyError, TypeError):  # a line that was being written when the run was killed
         return float("inf")
 
 

@@ -1,0 +1,245 @@
+"""manifest.json: size and SHA-256 of every file of a run folder, so that what is read is what was written.
+
+A file is recorded before it is written, and its last content stays recorded until the next write. So whenever a process
+is killed, every file has a recorded content, or is missing. Files in `features/` and `tensorboard/` are not recorded:
+the former carry their own checksum, the latter are only read by TensorBoard.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from protonce.errors import UserError
+from protonce.files import as_bytes, write_whole
+
+FILE = "manifest.json"
+FORMAT = 2  # of run folders; 1 has no manifest
+GROWING = ("metrics.jsonl", "skipped.csv")  # files that lines are appended to
+UNRECORDED = ("features", "tensorboard")
+RESTORE = "restore it from a copy; `protonce check` lists what is intact"
+
+
+@dataclass(frozen=True)
+class Content:
+    """Size and checksum of a file."""
+
+    size: int
+    sha256: str
+
+
+Files = dict[str, list[Content]]  # by name: the content that was written last, and the one before
+
+
+def create(run: Path) -> None:
+    """Create the folder of a new run, with a manifest that lists no files."""
+    run.mkdir(parents=True, exist_ok=True)
+    _save(run, FORMAT, {})
+
+
+def write(run: Path, name: str, data: bytes | str) -> None:
+    """Write a file of a run folder atomically, and record it.
+
+    Raises:
+        UserError: the run folder has been removed, or its manifest is damaged.
+    """
+    content = as_bytes(data)
+    with _changing(run) as (version, files):
+        files[name] = [_content(content), *files.get(name, [])[:1]]
+        _save(run, version, files)
+        write_whole(run / name, content)
+
+
+def append(run: Path, name: str, text: str) -> None:
+    """Append to a file of a run folder, and record it.
+
+    Killed in between, the end of the file is not recorded: `read` ignores it, and the next call overwrites it.
+    """
+    with _changing(run) as (version, files):
+        before = read(run, name) if name in files else b""
+        path = run / name
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.seek(len(before))
+            file.truncate()
+            file.write(as_bytes(text))
+            file.flush()
+            os.fsync(file.fileno())
+        files[name] = [_content(before + as_bytes(text))]
+        _save(run, version, files)
+
+
+def remove(run: Path, *names: str) -> None:
+    """Remove files of a run folder that are no longer needed."""
+    with _changing(run) as (version, files):
+        for name in names:
+            (run / name).unlink(missing_ok=True)
+            files.pop(name, None)
+        _save(run, version, files)
+
+
+def read(run: Path, name: str, cure: str = RESTORE) -> bytes:
+    """Content of a file of a run folder.
+
+    Args:
+        run: the run folder.
+        name: of the file, relative to it.
+        cure: what to do about a damaged file, for the error message.
+
+    Raises:
+        UserError: the file is missing, or is not what was written.
+    """
+    try:
+        data = (run / name).read_bytes()
+    except OSError as error:
+        raise _unreadable(run, name, error, cure) from None
+    files = load(run).files
+    if files is None:
+        return data
+    for content in files.get(name, []):
+        part = data[: content.size] if name in GROWING else data
+        if _content(part) == content:
+            return part
+    raise _damaged(run, name, len(data), files, cure)
+
+
+def check(run: Path, name: str, cure: str = RESTORE) -> str:
+    """Check a file of a run folder without holding it in memory; return its SHA-256 in hexadecimal.
+
+    Raises:
+        UserError: as for `read`.
+    """
+    try:
+        with (run / name).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+    except OSError as error:
+        raise _unreadable(run, name, error, cure) from None
+    files = load(run).files
+    if files is not None and Content(size, digest) not in files.get(name, []):
+        raise _damaged(run, name, size, files, cure)
+    return digest
+
+
+@contextlib.contextmanager
+def explain_damage(path: Path) -> Iterator[None]:
+    """Context in which a file is parsed; each reader raises its own kinds of errors for a damaged file.
+
+    Only a run of an older version, which has no checksums, can raise them.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception:
+        raise UserError(f"{path} is damaged, or was not written by protonce; {RESTORE}") from None
+
+
+def is_recorded(run: Path, name: str) -> bool:
+    """Whether a file was written, even if it is missing now."""
+    files = load(run).files
+    return (run / name).exists() if files is None else name in files
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Content of a manifest."""
+
+    version: int  # format of the run folder
+    files: Files | None  # None: an older version of protonce wrote the run, and recorded nothing
+
+
+def load(run: Path) -> Manifest:
+    """Read the manifest of a run folder.
+
+    Raises:
+        UserError: it is damaged, missing, or of a newer version.
+    """
+    path = run / FILE
+    try:
+        found = json.loads(path.read_bytes())
+        version, listed = int(found["format"]), found["files"]
+        if version <= FORMAT and found["sha256"] != _own_digest(version, listed):
+            raise ValueError("a checksum that is not its own")
+        files = {name: [Content(**content) for content in listed[name]] for name in listed}
+    except FileNotFoundError:
+        if _has_format(run):
+            raise UserError(f"{path} is missing, so that nothing can be checked; {RESTORE}") from None
+        return Manifest(1, None)
+    except Exception:  # it may be anything
+        raise UserError(f"{path} is damaged; {RESTORE}") from None
+    if version > FORMAT:
+        raise UserError(f"{run} was written by a newer version of protonce; upgrade protonce to open it")
+    return Manifest(version, files)
+
+
+def _has_format(run: Path) -> bool:
+    """Whether config.yaml was written together with a manifest."""
+    try:
+        return (run / "config.yaml").read_bytes().startswith(b"format:")
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _changing(run: Path) -> Iterator[tuple[int, Files]]:
+    """Lock the manifest, and give its format and files to change.
+
+    The files of a run of an older version are recorded as they are.
+    """
+    if not run.is_dir():
+        raise UserError(f"{run} has been removed; nothing more is written to it")
+    with FileLock(run / ".manifest.lock"):
+        found = load(run)
+        if found.files is None and not (run / "config.yaml").exists():
+            raise UserError(f"{run} is no longer a run folder; nothing more is written to it")
+        yield found.version, _record_all(run) if found.files is None else found.files
+
+
+def _record_all(run: Path) -> Files:
+    return {name: [_content((run / name).read_bytes())] for name in present(run)}
+
+
+def present(run: Path) -> list[str]:
+    """Names of the files in a run folder that are, or could be, recorded."""
+    found = (path.relative_to(run) for path in sorted(run.rglob("*")) if path.is_file())
+    hidden = (name for name in found if not any(part.startswith(".") for part in name.parts))
+    return [name.as_posix() for name in hidden if name.parts[0] not in (*UNRECORDED, FILE)]
+
+
+def _save(run: Path, version: int, files: Files) -> None:
+    listed = {name: [asdict(content) for content in files[name]] for name in sorted(files)}
+    found = {"format": version, "files": listed, "sha256": _own_digest(version, listed)}
+    write_whole(run / FILE, json.dumps(found, indent=1) + "\n")
+
+
+def _own_digest(version: int, listed: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([version, listed], sort_keys=True).encode()).hexdigest()
+
+
+def _content(data: bytes) -> Content:
+    return Content(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _unreadable(run: Path, name: str, error: OSError, cure: str) -> UserError:
+    what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+    return UserError(f"{run / name} {what}; {cure}")
+
+
+def _damaged(run: Path, name: str, size: int, files: Files, cure: str) -> UserError:
+    recorded: list[Any] = files.get(name, [])
+    if not recorded:
+        why = f"{FILE} does not list it"
+    elif name not in GROWING and size != recorded[0].size:
+        why = f"it has {size:,} bytes instead of {recorded[0].size:,}"
+    else:
+        why = "its content has changed"
+    return UserError(f"{run / name} is not what protonce wrote: {why}; {cure}")

@@ -1,0 +1,212 @@
+"""The manifest of a run folder: what is read is what was written, whenever a process was killed."""
+
+import contextlib
+import json
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+import protonce
+from conftest import SMALL
+from protonce import manifest
+from protonce.cli import main
+from protonce.errors import UserError
+from protonce.run.checking import check_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    manifest.create(tmp_path / "run")
+    manifest.write(tmp_path / "run", "config.yaml", "format: 2\n")
+    return tmp_path / "run"
+
+
+def test_a_file_is_read_as_it_was_written(folder):
+    manifest.write(folder, "sub/file.txt", "ü\udcff")
+    assert manifest.read(folder, "sub/file.txt") == b"\xc3\xbc\xff"
+    manifest.write(folder, "sub/file.txt", b"other")
+    assert manifest.read(folder, "sub/file.txt") == b"other"
+    assert json.loads((folder / "manifest.json").read_text())["files"]["sub/file.txt"][0]["size"] == 5
+
+
+@pytest.mark.parametrize("data", [b"", b"othe", b"other ", b"oTher", b"\0" * 5])
+def test_other_content_is_refused(folder, data):
+    manifest.write(folder, "file", b"other")
+    (folder / "file").write_bytes(data)
+    with pytest.raises(UserError, match=r"file is not what protonce wrote: .*; restore it"):
+        manifest.read(folder, "file")
+    with pytest.raises(UserError, match="is not what protonce wrote"):
+        manifest.check(folder, "file")
+
+
+def test_missing_and_unlisted_files_are_refused(folder):
+    manifest.write(folder, "file", b"x")
+    (folder / "file").unlink()
+    assert manifest.is_recorded(folder, "file")
+    with pytest.raises(UserError, match="file is missing"):
+        manifest.read(folder, "file")
+    (folder / "new").write_bytes(b"x")
+    assert not manifest.is_recorded(folder, "new")
+    with pytest.raises(UserError, match=r"manifest.json does not list it"):
+        manifest.read(folder, "new")
+
+
+@pytest.mark.parametrize("written", [[], [b"first"], [b"first", b"second"]])
+def test_killed_before_the_file_is_replaced_its_last_content_is_read(folder, monkeypatch, written):
+    for data in written:
+        manifest.write(folder, "file", data)
+    save = manifest.write_whole
+
+    def killed(path, data):
+        if path.name == "file":
+            raise KeyboardInterrupt
+        save(path, data)
+
+    monkeypatch.setattr(manifest, "write_whole", killed)
+    with pytest.raises(KeyboardInterrupt):
+        manifest.write(folder, "file", b"third")
+    monkeypatch.undo()
+    if written:
+        assert manifest.read(folder, "file") == written[-1]
+    else:
+        with pytest.raises(UserError, match="file is missing"):
+            manifest.read(folder, "file")
+    manifest.write(folder, "file", b"third")
+    assert manifest.read(folder, "file") == b"third"
+
+
+def test_killed_while_a_line_is_appended_the_lines_before_are_read(folder, monkeypatch):
+    manifest.append(folder, "metrics.jsonl", "one\n")
+    monkeypatch.setattr(manifest, "_save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        manifest.append(folder, "metrics.jsonl", "lost\n")
+    monkeypatch.undo()
+    assert (folder / "metrics.jsonl").read_bytes() == b"one\nlost\n"
+    assert manifest.read(folder, "metrics.jsonl") == b"one\n"
+    manifest.append(folder, "metrics.jsonl", "two\n")
+    assert (folder / "metrics.jsonl").read_bytes() == manifest.read(folder, "metrics.jsonl") == b"one\ntwo\n"
+    (folder / "metrics.jsonl").write_bytes(b"One\ntwo\n")
+    with pytest.raises(UserError, match="content has changed"):
+        manifest.append(folder, "metrics.jsonl", "three\n")
+
+
+def test_two_writers_do_not_forget_each_others_files(folder):
+    def work(name):
+        for i in range(20):
+            manifest.write(folder, f"{name}{i}", f"{name} {i}")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in "ab":
+        for i in range(20):
+            assert manifest.read(folder, f"{name}{i}") == f"{name} {i}".encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "damaged"),
+        ("[]", "damaged"),
+        ('{"format": 2}', "damaged"),
+        ('{"format": 2, "files": {"config.yaml": [{"size": 1}]}}', "damaged"),
+        ("[" * 100_000, "damaged"),
+        ('{"format": 99, "files": {}}', "newer version"),
+        (None, r"manifest.json is missing"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(folder, text, expected):
+    if text is None:
+        (folder / "manifest.json").unlink()
+    else:
+        (folder / "manifest.json").write_text(text)
+    for act in (lambda: manifest.read(folder, "config.yaml"), lambda: manifest.write(folder, "file", "x")):
+        with pytest.raises(UserError, match=expected):
+            act()
+
+
+def test_a_removed_run_folder_does_not_come_back(photos, tmp_path, monkeypatch):
+    from protonce import checkpoints
+
+    save = checkpoints.save
+
+    def remove_and_save(run, *rest):
+        shutil.rmtree(run)
+        save(run, *rest)
+
+    monkeypatch.setattr(checkpoints, "save", remove_and_save)
+    with pytest.raises(UserError, match="has been removed; nothing more is written to it"):
+        protonce.train(photos, tmp_path / "run", epochs=2, quiet=True, **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_a_manifest_is_read_and_recorded_at_the_first_write(trained, photos, capsys):
+    config = trained.path / "config.yaml"
+    config.write_text(config.read_text().partition("\n")[2])  # without its format
+    (trained.path / "manifest.json").unlink()
+    expected = trained.embed(photos).features
+    np.testing.assert_array_equal(protonce.load(trained.path).embed(photos).features, expected)
+    assert main(["check", str(trained.path)]) == 0
+    assert "format 1, of an older version" in capsys.readouterr().out
+    assert main(["evaluate", str(trained.path), "clustering"]) == 0
+    assert manifest.load(trained.path).version == 1
+    assert len(manifest.load(trained.path).files) > 8
+    (trained.path / "prototypes.npz").write_bytes(b"other")
+    with pytest.raises(UserError, match=r"prototypes.npz is not what protonce wrote"):
+        protonce.load(trained.path).embed(photos)
+
+
+def mutants(data, rng):
+    """Damaged versions of a file."""
+    yield b""
+    yield data[: int(rng.integers(1, len(data)))]
+    yield data + b"\n"
+    yield b"\0" * len(data)
+    flipped = bytearray(data)
+    flipped[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+    yield bytes(flipped)
+
+
+def test_no_command_uses_a_damaged_file(trained_once, photos, tmp_path, capsys):
+    """Every file of a run, damaged in several ways: `check` names it, and no command gives another result."""
+    run = protonce.load(shutil.copytree(trained_once, tmp_path / "run"))
+    assert main(["evaluate", str(run.path), "clustering"]) == 0
+    expected, rng = run.embed(photos), np.random.default_rng(0)
+    names = [*manifest.load(run.path).files, "manifest.json"]
+    cases = 0
+    for name in names:
+        original = (run.path / name).read_bytes()
+        assert original
+        for data in [*mutants(original, rng), None]:
+            _damage(run.path / name, data)
+            _check_named(run.path, name, original, data)
+            with contextlib.suppress(UserError):
+                found = protonce.load(run.path).embed(photos)
+                np.testing.assert_array_equal(found.features, expected.features)
+                np.testing.assert_array_equal(found.prototypes, expected.prototypes)
+            (run.path / name).write_bytes(original)
+            cases += 1
+    assert cases == 6 * len(names) >= 60
+    assert main(["check", str(run.path)]) == 0
+    capsys.readouterr()
+
+
+def _damage(path, data):
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+
+
+def _check_named(path, name, original, data):
+    grown = data == original + b"\n" and name in (*manifest.GROWING, "manifest.json")
+    removed = data is None and name.startswith(("evaluations/", "encoder.safetensors"))  # continued, or made again
+    try:
+        damaged = [*check_run(path).damaged]
+    except UserError as error:
+        damaged = [name] if name in str(error) else []
+    assert damaged == ([] if grown or removed else [name]), (name, data)
