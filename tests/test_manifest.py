@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save
 
 import protonce
 from conftest import SMALL
@@ -210,3 +211,60 @@ def _check_named(path, name, original, data):
     except UserError as error:
         damaged = [name] if name in str(error) else []
     assert damaged == ([] if grown or removed else [name]), (name, data)
+
+
+def test_check_says_what_is_intact_and_what_is_not(trained, photos, capsys):
+    trained.features(photos, "momentum")
+    (cached,) = (trained.path / "features").glob("*.npy")
+    assert main(["check", str(trained.path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    intact = {line.split()[1] for line in shown[:-1]}
+    on_disk = {p.relative_to(trained.path).as_posix() for p in trained.path.rglob("[!.]*") if p.is_file()}
+    assert intact == on_disk - {"manifest.json"}
+    assert shown[-1] == f"{trained.path}: all {len(intact)} files are intact"
+
+    cached.write_bytes(cached.read_bytes()[:-1])
+    (trained.path / "own-notes.txt").write_text("a person's")
+    assert main(["check", str(trained.path)]) == 0
+    said = capsys.readouterr().out
+    assert f"note     features/{cached.name} is damaged; it will be computed again" in said
+    assert "note     own-notes.txt was not written by protonce" in said
+
+    (trained.path / "prototypes.npz").unlink()
+    (trained.path / "images.csv").write_text("index,name,label\n")
+    assert main(["check", str(trained.path)]) == 2
+    shown = capsys.readouterr()
+    assert "damaged or missing: images.csv, prototypes.npz" in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out.count("damaged  ") == 2
+
+
+def test_weights_that_are_not_finite_are_refused(trained, photos, capsys):
+    state = load_file(trained.path / "encoder.safetensors")
+    name = next(name for name, value in state.items() if value.is_floating_point())
+    state[name].view(-1)[-1] = float("nan")
+    manifest.write(trained.path, "encoder.safetensors", save(state))
+    with pytest.raises(UserError, match=f"{name} contains NaN or infinite weights"):
+        protonce.load(trained.path).embed(photos)
+    assert main(["check", str(trained.path)]) == 2
+    assert "NaN" in capsys.readouterr().out
+
+
+def test_every_setting_is_required(trained):
+    """Also in a run of an older version, which has no checksum: nothing is taken from today's defaults."""
+    config = trained.path / "config.yaml"
+    lines = config.read_text().splitlines(keepends=True)[1:]  # without its format
+    (trained.path / "manifest.json").unlink()
+    settings = lines.index("settings:\n")
+    (last,) = (i for i, line in enumerate(lines) if line.startswith("  own_views:"))
+    for cut in range(last + 1):
+        config.write_text("".join(lines[:cut]))
+        with pytest.raises(UserError, match=r"config.yaml"):
+            protonce.load(trained.path)
+    for i in range(settings + 1, len(lines)):
+        name = lines[i].strip().partition(":")[0]
+        if not lines[i].startswith("  ") or name not in {*trained.settings.names(), *trained.options}:
+            continue
+        config.write_text("".join(line for j, line in enumerate(lines) if j != i))
+        with pytest.raises(UserError, match=rf"config.yaml (has no value for {name}|is damaged|is not YAML)"):
+            protonce.load(trained.path)

@@ -1,6 +1,6 @@
 """config.yaml: the settings of a run, all of which are required."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,22 @@ def read_config_file(run: Path) -> tuple[dict[str, Any], Resolved, dict[str, Any
     with manifest.explain_damage(run / FILE):
         config = migrated(parse_yaml(text.decode(), str(run / FILE)))
         values: dict[str, Any] = dict(config["settings"])
-        config["data"]["source"], config["asked"], config["system"]["title"]
-        _check_complete(run, values, _options(config))
+        _check_complete(run, values, [*Resolved.names(), *_options(config)])
+        _check_complete(run, config, ("recipe", "system", "asked", "data"))
+        _check_complete(run, config["system"], ("title", "terms"))
+        _check_complete(run, config["data"], ("source", "images", "fingerprint", "own_encoder", "own_views"))
         common = {name: values.pop(name) for name in Resolved.names()}
         return config, Resolved(**common), values
 
 
-def _options(config: Mapping[str, Any]) -> list[str]:
+def _options(config: Mapping[str, Any]) -> Sequence[str]:
     """Options that the run must have; unknown for a system of the user's own."""
     entry = SYSTEMS.get(config["settings"].get("method", ""))
     has_options = entry is not None and not config.get("imported") and not config["data"].get("own_system")
     return entry.options.names() if entry is not None and has_options else []
 
 
-def _check_complete(run: Path, values: Mapping[str, Any], options: list[str]) -> None:
-    missing = [name for name in (*Resolved.names(), *options) if name not in values]
+def _check_complete(run: Path, values: Mapping[str, Any], names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in values]
     if missing:
         raise UserError(f"{run / FILE} has no value for {missing[0]}; {manifest.RESTORE}")
