@@ -20,6 +20,7 @@ from protonce.devices import find_device, look_at_machine
 from protonce.encoder import Encoder, build, timm_backbone
 from protonce.errors import UserError
 from protonce.features import extract
+from protonce.files import whole_folder
 from protonce.momentum import twin_of
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, cluster
@@ -95,11 +96,12 @@ def import_encoder(
     imported = _fill(state, prefix, query, twin) if state else Imported([], [], [])
     prototypes = None if source is None else _cluster(source, twin, resolved, Steps(quiet))
 
-    create_folder(out, source, {"own_encoder": False, "own_views": False}, _config(file, asked, resolved))
-    manifest.write(out, "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
-    if prototypes is not None:
-        write_prototypes(out, prototypes)
-    write_encoders(out, query, twin, False, resolved)
+    with whole_folder(out) as part:
+        create_folder(part, source, {"own_encoder": False, "own_views": False}, _config(file, asked, resolved))
+        manifest.write(part, "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
+        if prototypes is not None:
+            write_prototypes(part, prototypes)
+        write_encoders(part, query, twin, False, resolved)
     return Run(out), imported
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from protonce import board, weights
+from protonce import board, checkpoints, weights
 from protonce.auto import DataSize, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
@@ -23,6 +23,7 @@ from protonce.methods.registry import Entry
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
 from protonce.run import Run
+from protonce.run.checking import check_run
 from protonce.run.writing import has_no_checkpoint
 
 # Settings that change nothing of what is learnt, so that a resumed run may have others.
@@ -187,7 +188,16 @@ def _previous(out: Path, resume: bool) -> Run | None:
     previous = Run(out)
     if previous.imported:
         raise UserError(f"{out} holds an imported encoder; train a new run from it with --init {out}")
+    if previous.finished or checkpoints.exists(out):  # else it starts at its beginning
+        _check_intact(out)
     return previous
+
+
+def _check_intact(out: Path) -> None:
+    """What a run has recorded so far is part of its result."""
+    damaged = check_run(out).damaged
+    if damaged:
+        raise UserError(next(iter(damaged.values())))
 
 
 def _decided(previous: Run) -> dict[str, object]:

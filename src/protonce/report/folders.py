@@ -10,7 +10,7 @@ from PIL import Image
 
 from protonce.data.sources import Data, Source, is_inside
 from protonce.errors import UserError
-from protonce.files import csv_text, write_whole
+from protonce.files import csv_text, whole_folder, write_whole
 from protonce.progress import Steps
 from protonce.report.hierarchy import Level, levels
 from protonce.run import Run
@@ -46,21 +46,13 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
         raise UserError(f"the items of {run.path} are not images; only images can be written to folders")
     steps = Steps(quiet)
     hierarchy = levels(run, *run.features(source, "momentum", steps=steps))
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
+    with whole_folder(out) as part:
         with steps.doing("folders", len(source) * len(hierarchy)) as seen:
             for m, level in enumerate(hierarchy):
                 for i, folder, rank in _places(level, part / f"{m}-k{len(level.size)}"):
                     _put(source, i, folder, rank, copy)
                     seen(1)
         write_whole(part / "clusters.csv", _table(run, hierarchy))
-        if out.exists():
-            out.rmdir()
-        part.replace(out)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
     return len(source)
 
 

@@ -94,7 +94,7 @@ class Run:
         """Results of `protonce evaluate`, by file name without .json."""
         found = {}
         for file in sorted((self.path / "evaluations").glob("[!.]*.json")):  # hidden files are incomplete
-            data = manifest.read(self.path, f"evaluations/{file.name}", "delete it, or evaluate again")
+            data = manifest.read(self.path, f"evaluations/{file.name}")
             with explain_damage(file):
                 found[file.stem] = dict(json.loads(data))
         return found
