@@ -79,7 +79,7 @@ def test_a_rare_class_is_left_out_and_named(trained, photos, others, with_a_rare
 def test_only_rare_test_images_are_refused(trained, with_a_rare_class, tmp_path):
     train, test = with_a_rare_class
     shutil.copytree(f"{test}/rare", tmp_path / "only" / "rare")
-    with pytest.raises(UserError, match="all test images of .* are of classes with too few training images"):
+    with pytest.raises(UserError, match=r"all test images of .* are of classes with too few training images"):
         evaluate(trained, "lowshot", train=train, test=str(tmp_path / "only"), quiet=True, shots=[4])
 
 
