@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import shlex
 from pathlib import Path
 
 from protonce.cli.options import add_settings, chosen_settings
@@ -38,9 +39,8 @@ def run(options: argparse.Namespace) -> None:
     trained = train(options.data, out, recipe=options.recipe, resume=options.resume, **chosen_settings(options))
     if not Ranks().is_first:
         return
-    print(
-        f"{trained.path} holds the encoder and the prototypes; next: protonce embed {trained.path} DATA --out FILE.npz"
-    )
+    embed = shlex.join(["protonce", "embed", str(trained.path), "DATA", "--out", "FILE.npz"])
+    print(f"{trained.path} holds the encoder and the prototypes; next: {embed}")
     if not options.no_report:
         from protonce.report.page import write_report
 

@@ -119,7 +119,7 @@ def without_classes(task: Task, rare: Sequence[int]) -> Task:
             parts[side] = source.subset(np.flatnonzero(np.isin(task.codes(source), kept)))
     if not len(parts["test"]):
         raise UserError(f"all test images of {task.test.spec} are of classes with too few training images")
-    return dataclasses.replace(task, **parts)
+    return dataclasses.replace(task, train=parts["train"], test=parts["test"])
 
 
 def _about_rare(left_out: Mapping[str, int], shots: Sequence[int]) -> list[str]:
