@@ -121,6 +121,15 @@ def test_train_embed_evaluate(photos, tmp_path, capsys):
     assert (tmp_path / "my run" / "evaluations" / "knn.json").exists()
 
 
+def test_a_new_run_has_a_name_that_fits(tmp_path, monkeypatch):
+    from protonce.cli.train import _new_run
+
+    monkeypatch.chdir(tmp_path)
+    for data in ("x" * 255, "é" * 127, "photos.zip"):
+        _new_run(data).mkdir(parents=True)
+    assert _new_run("photos.zip") == Path("runs/photos-2")
+
+
 def test_names_that_are_no_text(trained, photos, tmp_path):
     """In a table of text, and on a terminal that refuses what it cannot show."""
     import pyarrow.parquet

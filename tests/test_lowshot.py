@@ -12,6 +12,7 @@ from protonce.evaluate import lowshot, svm
 from protonce.evaluate.options import LowshotOptions
 from protonce.evaluate.protocols import evaluate
 from protonce.evaluate.task import Task
+from protonce.results import images_tested
 
 
 def test_few_shots_need_few_features(trained, others):
@@ -70,6 +71,7 @@ def test_a_rare_class_is_left_out_and_named(trained, photos, others, with_a_rare
     assert "lowshot, 3 classes: 51 images" in said
     assert "tested on 30 of 32 images" in said
     assert "left out, as they have fewer than 16 training images: rare (3); --shots 2 keeps all classes" in said
+    assert images_tested(found) == f"30 of 32 images of {test}, 1 class left out"
     assert "left_out" not in without["data"]
     assert "used" not in without["data"]["test"]
     whole = evaluate(trained, "lowshot", train=train, test=test, quiet=True, shots=[2], draws=1)

@@ -55,6 +55,7 @@ def test_stripes_are_classified(trained, others):
     tuned = evaluate(trained, "semisup", test=str(others), quiet=True, shares=[1.0], draws=1, epochs=40, lr=0.05)
     assert tuned["metrics"]["top1@100%"]["mean"] > 0.8
     assert tuned["metrics"]["top5@100%"]["mean"] == 1  # there are but three
+    assert tuned["remarks"]["top5@100%"] == "48 images, 100 % of the labels; always 1 with up to five classes"
 
 
 def test_classes_do_not_depend_on_the_depth_of_folders(trained, photos, tmp_path):
@@ -145,6 +146,7 @@ def test_results_state_whether_test_images_were_seen_in_training(trained, photos
         (None, ["knn", "--train", "Places205:PHOTOS"], "train_places205.csv was not found in ROOT"),
         (None, ["knn", "--train", "ImageNet:PHOTOS"], "has no folder train"),
         (None, ["knn", "--name", "../x"], "is not allowed in a file name"),
+        (None, ["knn", "--name", "x" * 300], "--name has 304 bytes; use at most 196$"),
     ],
 )
 def test_bad_input(make, arguments, sentence, trained, photos, tmp_path, capsys):

@@ -50,10 +50,14 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
 
 
 def images_tested(result: Mapping[str, Any]) -> str:
-    """Description of the test images of an evaluation."""
+    """Description of the test images of an evaluation, and how many classes were left out."""
     data = result.get("data")
     test = data.get("test") or data.get("train") if isinstance(data, Mapping) else None
-    return describe_images(test) if isinstance(test, Mapping) else ""
+    if not isinstance(data, Mapping) or not isinstance(test, Mapping):
+        return ""
+    left_out = len(data.get("left_out", ()))
+    also = f", {left_out:,} {'class' if left_out == 1 else 'classes'} left out" if left_out else ""
+    return describe_images(test) + also
 
 
 def describe_images(about: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import os
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from protonce.config import recipes
 from protonce.errors import UserError
 
 USAGE = "protonce train DATA [--out RUN] [--recipe NAME] [--epochs N] [--resume] [--SETTING VALUE ...]"
+LONGEST = 200  # bytes of the name of a run; file systems allow 255
 
 
 def add(commands: Commands, method: str) -> None:
@@ -49,5 +51,5 @@ def run(options: argparse.Namespace) -> None:
 
 def _new_run(data: str) -> Path:
     """A run folder that does not exist yet, named after the data."""
-    name = Path(data).resolve().stem
+    name = os.fsencode(Path(data).resolve().stem)[:LONGEST].decode(errors="ignore")
     return next(path for i in itertools.count(1) if not (path := Path("runs") / f"{name}-{i}").exists())

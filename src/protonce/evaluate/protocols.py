@@ -27,10 +27,13 @@ from protonce.files import write_whole
 from protonce.progress import Steps
 from protonce.results import describe_images, scores
 from protonce.run import Run
+from protonce.shortening import shorten
 from protonce.tables import print_table
 
 ONE_SET = ("clustering", "information")
 FIFTH = "test images are a random fifth"
+ALWAYS_ONE = "always 1 with up to five classes"
+LONGEST = 200  # bytes of a file name without its suffix
 RUNNERS: dict[str, Callable[[Task], Outcome]] = {
     "knn": knn.protocol,
     "linear": linear.protocol,
@@ -83,6 +86,7 @@ def evaluate(
     drafts = Drafts(folder / f".{stem}.draft.json", key)
     outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, Steps(quiet), drafts))
     about = _about_split(labelled, tested, how, outcome)
+    _remark_on_top5(outcome, about["classes"])
     result = {"protocol": protocol, **_summary(outcome, chosen), "data": about, "key": key}
     write_whole(path, json.dumps(result, indent=2) + "\n")
     drafts.remove()
@@ -103,11 +107,22 @@ def _summary(outcome: Outcome, chosen: Options) -> dict[str, Any]:
     }
 
 
+def _remark_on_top5(outcome: Outcome, classes: int) -> None:
+    """Say that top-5 accuracy means nothing if there are no more than five classes."""
+    if classes <= 5:
+        for metric in outcome.metrics:
+            if metric.partition("@")[0] == "top5":
+                before = outcome.remarks.get(metric)
+                outcome.remarks[metric] = f"{before}; {ALWAYS_ONE}" if before else ALWAYS_ONE
+
+
 def _file_stem(protocol: str, name: str | None) -> str:
     """File name of the evaluation, without its suffix."""
     stem = f"{protocol}{f'-{name}' if name else ''}"
     if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UserError(f"--name {name!r} is not allowed in a file name; use letters, digits, . - and _")
+        raise UserError(f"--name {shorten(str(name))!r} is not allowed in a file name; use letters, digits, . - and _")
+    if len(stem.encode()) > LONGEST:  # now, and not when the result is to be saved
+        raise UserError(f"--name has {len(stem.encode())} bytes; use at most {LONGEST - len(protocol) - 1}")
     return stem
 
 
