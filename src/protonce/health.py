@@ -112,7 +112,7 @@ class Verdict(NamedTuple):
 
 # docs/health.md says why.
 COLLAPSED = 1.02  # effective rank
-LOW_RANK = 1.5  # effective rank that an untrained encoder has as well
+LOW_RANK = 1.5  # effective rank; untrained encoders had 1.6 to 2.2
 IDLE = 0.9  # loss as a share of its chance level; an untrained encoder is at 0.98
 EARLY = 5  # epochs in which an encoder may look collapsed because it has not learned yet
 UNEVEN = 0.8  # entropy of the cluster sizes divided by its maximum
