@@ -94,15 +94,15 @@ def test_every_setting_reaches_the_training(photos, tmp_path, monkeypatch):
 
 
 def test_train_embed_evaluate(photos, tmp_path, capsys):
-    run = str(tmp_path / "run")
+    run = str(tmp_path / "my run")
     assert main(["train", str(photos), "--out", run, "--epochs", "2", *small()]) == 0
     shown = capsys.readouterr()
     assert "48 images of" in shown.err
     assert "auto chose" in shown.err
     assert "epoch 2/2  instance loss" in shown.err
-    assert f"protonce embed {run}" in shown.out
+    assert f"next: protonce embed '{run}' DATA --out FILE.npz" in shown.out  # as a shell takes it
     assert f"Look at what it found: {run}/report.html" in shown.out
-    assert (tmp_path / "run" / "report.html").exists()
+    assert (tmp_path / "my run" / "report.html").exists()
 
     assert main(["embed", run, str(photos), "--out", str(tmp_path / "e.npz")]) == 0
     with np.load(tmp_path / "e.npz") as file:
@@ -118,7 +118,16 @@ def test_train_embed_evaluate(photos, tmp_path, capsys):
     np.testing.assert_allclose(np.stack(table["features"].to_numpy()), np.load(tmp_path / "e.npz")["features"])
 
     assert main(["evaluate", run, "knn"]) == 0
-    assert (tmp_path / "run" / "evaluations" / "knn.json").exists()
+    assert (tmp_path / "my run" / "evaluations" / "knn.json").exists()
+
+
+def test_a_new_run_has_a_name_that_fits(tmp_path, monkeypatch):
+    from protonce.cli.train import _new_run
+
+    monkeypatch.chdir(tmp_path)
+    for data in ("x" * 255, "é" * 127, "photos.zip"):
+        _new_run(data).mkdir(parents=True)
+    assert _new_run("photos.zip") == Path("runs/photos-2")
 
 
 def test_names_that_are_no_text(trained, photos, tmp_path):

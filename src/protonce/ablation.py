@@ -76,17 +76,20 @@ def run_ablation(
     classes = _check(data, test, out, settings)
     metric = "top5" if classes > 5 else "top1"  # of five classes the true one is always among the first five
     rows: list[Row] = []
+    labels = ""  # how many are used, the same for all rows
     for name, varied in ROWS.items():
         Console(stderr=True, quiet=quiet, highlight=False, markup=False).print(name)
         run = train(data, out / FOLDERS[name], resume=True, quiet=quiet, **_row_settings(settings, varied))
         tuned = evaluate(run, "semisup", test=test, quiet=quiet, again=False, shares=[share], draws=draws)
         linear = evaluate(run, "linear", test=test, quiet=quiet, again=False)
-        fine_tuning = tuned["metrics"][f"{metric}@{100 * share:g}%"]
+        at = f"{metric}@{100 * share:g}%"
+        fine_tuning, labels = tuned["metrics"][at], tuned.get("remarks", {}).get(at, "")
         rows.append(Row(name, fine_tuning["mean"], fine_tuning["std"], linear["metrics"]["top1"]))
-    result = {"fine_tuning": metric, "share": share, "draws": draws, "rows": [asdict(row) for row in rows]}
+    about = {"fine_tuning": metric, "share": share, "labels": labels, "draws": draws}
+    result = {**about, "rows": [asdict(row) for row in rows]}
     write_whole(out / "ablation.json", json.dumps(result, indent=2) + "\n")
     if not quiet:
-        _print(rows, metric, share, out)
+        _print(rows, metric, share, labels, out)
     return rows
 
 
@@ -116,7 +119,7 @@ def _check(data: str, test: str | None, out: Path, settings: Mapping[str, Any]) 
     return len(set(single_labels(labelled)))  # fine-tuning takes one class an image
 
 
-def _print(rows: list[Row], metric: str, share: float, out: Path) -> None:
+def _print(rows: list[Row], metric: str, share: float, labels: str, out: Path) -> None:
     tuned = f"{metric.replace('top', 'top-')}, {100 * share:g} % of the labels"
     header = ("method", tuned, "the paper's, top-5", "linear, top-1", "the paper's")
     cells = []
@@ -126,7 +129,7 @@ def _print(rows: list[Row], metric: str, share: float, out: Path) -> None:
     console = Console(highlight=False, markup=False)
     print_table(console, "lrrrr", header, cells)
     console.print(
-        f"per cent; the paper's are of ImageNet with 1 % of the labels; one seed of training; kept as "
-        f"{out / 'ablation.json'}",
+        f"per cent; fine-tuned on {labels or f'{100 * share:g} % of the labels'}; the paper's are of ImageNet with 1 % "
+        f"of the labels; one seed of training; kept as {out / 'ablation.json'}",
         soft_wrap=True,
     )

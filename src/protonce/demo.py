@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     console.print(
         f"To see the clusters, a map and the training curves of both, open {page} in a browser.", soft_wrap=True
     )
-    program = "protonce" if shutil.which("protonce") else sys.argv[0]
+    program = "protonce" if shutil.which("protonce") else shlex.join([sys.executable, "-m", "protonce"])
     console.print(f"To train on your own images:\n\n    {program} train FOLDER --out runs/first\n", soft_wrap=True)
     return rows
 
