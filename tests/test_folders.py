@@ -11,6 +11,7 @@ from PIL import Image
 import protonce
 from conftest import SMALL
 from pages import Text, make
+from protonce import manifest
 from protonce.cli import main
 from protonce.errors import UserError
 from protonce.files import csv_text
@@ -117,7 +118,7 @@ def test_huge_labels_are_shortened_on_the_page(trained):
     table = list(csv.DictReader((trained.path / "images.csv").open()))
     for row in table:
         row["label"] = huge[row["label"]]
-    (trained.path / "images.csv").write_text(csv_text(list(table[0]), [list(row.values()) for row in table]))
+    manifest.write(trained.path, "images.csv", csv_text(list(table[0]), [list(row.values()) for row in table]))
     path = write_report(protonce.load(trained.path), quiet=True)
     assert path.stat().st_size < 5_000_000
     classes = Text(path).data["classes"]

@@ -130,8 +130,7 @@ def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
     other = protonce.train(photos, tmp_path / "moco", epochs=1, quiet=True, **{**SMALL, "method": "moco"})
     for run, values in ((trained, {"accuracy": 0.75, "top1@1%": 0.5}), (other, {"accuracy": 0.25})):
         result = {"protocol": "knn", "metrics": values, "remarks": {"top1@1%": "45 images, 5.0 %"}}
-        (run.path / "evaluations").mkdir()
-        (run.path / "evaluations" / "knn.json").write_text(json.dumps(result))
+        manifest.write(run.path, "evaluations/knn.json", json.dumps(result))
     page = Text(write_report(trained, against=other, figures=tmp_path / "figures", quiet=True))
     assert "evaluationmetricMoCo (moco)PCL (run)tested on" in page.text
     assert "knnaccuracy0.2500.750" in page.text
