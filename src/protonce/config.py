@@ -91,7 +91,7 @@ class Settings(Checked):
     blur_sigma: list[float] = setting(
         [0.1, 2.0], "range of the blur's sigma in pixels", above=0, least=0.01, most=100, length=2
     )
-    # Of pixels from 0 to 1. Deviations beyond them are no statistics, but some encoders were trained with std 1 or 1/255.
+    # Of pixels from 0 to 1; some encoders were trained with a std of 1 or 1/255, which is no statistic.
     mean: list[float] | Auto = setting("auto", "channel means for normalisation", least=0, most=1, length=3)
     std: list[float] | Auto = setting(
         "auto", "channel standard deviations for normalisation", above=0, least=0.001, most=10, length=3
@@ -174,8 +174,8 @@ def read_recipe(name: str) -> dict[str, object]:
     Raises:
         UserError: the name is unknown.
     """
-    if name not in recipes():
-        raise UserError(f"unknown recipe {name!r}; available recipes: {', '.join(recipes())}")
+    if not isinstance(name, str) or name not in recipes():
+        raise UserError(f"unknown recipe {shown(name)}; available recipes: {', '.join(recipes())}")
     text = (resources.files("protonce") / "recipes" / f"{name}.yaml").read_text()
     return parse_yaml(text, f"recipe {name}")
 

@@ -120,11 +120,13 @@ def _fit(value: object, hint: Any) -> object:
 
 def _fit_number(value: object, hint: type[int] | type[float]) -> int | float | None:
     """Python's and NumPy's numbers as `hint`; None for anything else, and for a fraction instead of a whole number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral if hint is int else numbers.Real):
+    if isinstance(value, bool):
         return None
+    if hint is int:
+        return int(value) if isinstance(value, numbers.Integral) else None
     try:
-        return hint(value)
-    except OverflowError:  # of a whole number that no float can hold
+        return float(value) if isinstance(value, numbers.Real) else None
+    except OverflowError:  # a whole number that no float can hold
         return math.inf
 
 

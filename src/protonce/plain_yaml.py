@@ -23,7 +23,7 @@ def parse(text: str) -> Any:
     if len(text) > LONGEST:
         raise ValueError(f"is longer than {LONGEST:,} characters, which is too long for settings")
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
@@ -40,7 +40,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise _error("anchors and aliases are not supported", event)
         if self._depth == DEEPEST:
