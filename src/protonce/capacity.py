@@ -20,6 +20,7 @@ from protonce.errors import UserError
 
 FLOAT = 4  # bytes
 INDEX = 8
+LOGIT = 3 * FLOAT + 1  # of a query and a key, in `losses.instance_logits`: masked, joined and divided by tau; the mask
 STATES = {"sgd": 1, "lars": 1, "adamw": 2}  # tensors that an optimizer keeps for each parameter
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -65,10 +66,12 @@ def check_training(settings: Resolved, trained: Trained) -> None:
     number = FLOAT if s.precision == "32" else FLOAT // 2
     kept = [
         Need("the encoder", copies * size.parameters * FLOAT, "choose a smaller backbone, width or dim"),
-        Need("the queue", t.queue * (s.dim * FLOAT + INDEX + batch * FLOAT), "reduce queue"),
+        Need("the queue", t.queue * (s.dim * FLOAT + INDEX + batch * LOGIT), "reduce queue"),
     ]
     features = Need("the features of all images", t.n * s.dim * FLOAT, "reduce dim, or use fewer images with limit")
-    passing = [features]  # of what comes and goes only the largest counts
+    # Σ v vᵀ of the effective rank, in single and in double precision
+    moment = Need("the covariance of the features", s.dim**2 * 3 * FLOAT, "reduce dim")
+    passing = [features, moment]  # of what comes and goes only the largest counts
     if t.every_parameter:
         activations = batch * size.activations * number
         passing += [
@@ -77,7 +80,7 @@ def check_training(settings: Resolved, trained: Trained) -> None:
         ]
     if s.device == "cuda":
         _refuse(kept, passing, torch.cuda.get_device_properties(0).total_memory, "the GPU's memory")
-        kept, passing = [], [features]  # which wait for k-means on the host
+        kept, passing = [], [features]  # which are gathered on the host
     available = host_memory()
     if available is not None:
         _refuse(kept, passing, available // t.local_ranks, "the available memory")

@@ -20,7 +20,7 @@ ARCHITECTURE = ("backbone", "width", "stem", "head", "dim", "image_size", "plain
 MANY = 10**12  # images, or steps
 LONG = 1_000_000  # epochs
 LARGE_BATCH = 1_000_000  # images
-HIGHEST_RATE = 10_000.0  # the paper's linear classifiers are trained with 5 to 30, LARS with up to 10
+HIGHEST_RATE = 10_000  # the paper's linear classifiers are trained with 5 to 30, LARS with up to 10
 LARGEST_SEED = 2**63 - 1
 
 
@@ -36,7 +36,7 @@ class Settings(Checked):
         "auto", "number of prototypes at each granularity, K = {k_m}", least=1, most=MANY, longest=20
     )
     tau: float = setting(0.2, "temperature of contrastive losses, and the mean of phi", above=0, least=1e-4, most=100)
-    alpha: float = setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1, most=1e6)
+    alpha: float = setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1, most=1_000_000)
     concentration: Literal["estimated", "fixed"] = setting(
         "estimated", "estimated: phi by eq. 12; fixed: phi = tau for every prototype (fig. 3a)"
     )
@@ -66,7 +66,7 @@ class Settings(Checked):
     head: Literal["linear", "mlp", "none"] = setting(
         "mlp", "projection head: linear (v1) or mlp (v2); none is for imported encoders without one"
     )
-    dim: int = setting(128, "dimensions of the embedding", least=2, most=100_000)
+    dim: int = setting(128, "dimensions of the embedding", least=2, most=65_536)
     bn_splits: int | Auto = setting(
         "auto", "sub-batches for batch norm, so that statistics do not leak between views", least=1, most=LARGE_BATCH
     )
@@ -116,7 +116,7 @@ class Settings(Checked):
     )
     sgd_momentum: float = setting(0.9, "momentum of SGD and LARS", least=0, most=1)
     weight_decay: float = setting(1e-4, "weight decay", least=0, most=1000)
-    clip_gradients: float = setting(0.0, "largest norm of the gradient; 0 does not clip", least=0, most=1e9)
+    clip_gradients: float = setting(0.0, "largest norm of the gradient; 0 does not clip", least=0, most=10**9)
 
     # The machine, and what is drawn
     seed: int = setting(0, "random seed", least=0, most=LARGEST_SEED)
@@ -126,7 +126,7 @@ class Settings(Checked):
         "auto", "of the encoder: 32, 16 or bf16; auto is bf16 on GPUs that have it, else 32"
     )
     workers: int | Auto = setting("auto", "worker processes that load large images", least=0, most=1024)
-    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints within an epoch", least=0.0, most=1e6)
+    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints within an epoch", least=0.0, most=1_000_000)
     tensorboard_every: int = setting(0, "write to RUN/tensorboard every n steps; 0 does not", least=0, most=MANY)
 
     def __post_init__(self) -> None:

@@ -40,10 +40,12 @@ def shown(value: object) -> str:
 
 def one_line(text: str, most: int) -> str:
     """The text without line breaks and control characters; of a long one the beginning and the end."""
-    if len(text) > most:
-        end = most // 3
-        text = f"{text[: most - end - 5]} ... {text[-end:]}"
-    text = " ".join(text.split())
+    text = " ".join(_shortened(text, 4 * most).split())
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return text
+    return " ".join(_shortened(text, most).split())
+
+
+def _shortened(text: str, most: int) -> str:
+    end = most // 3
+    return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"

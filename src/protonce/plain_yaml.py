@@ -11,6 +11,7 @@ import yaml
 from protonce.errors import one_line, shown
 
 LONGEST = 100_000  # characters; a config.yaml has some 5,000
+KINDS = {"int": "whole number", "float": "number", "timestamp": "date"}
 DEEPEST = 10  # levels of lists and mappings; a config.yaml has 3
 
 
@@ -63,7 +64,8 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError):
             # YAML takes 2001-99-99 for a date, 0x_ for a number, and 5,000 digits too.
-            raise _error(f"{shown(node.value)} looks like a {node.tag.rpartition(':')[2]} and is none", node) from None
+            kind = node.tag.rpartition(":")[2]
+            raise _error(f"{shown(node.value)} is not a valid {KINDS.get(kind, kind)}", node) from None
 
 
 def _error(problem: str, where: Any) -> yaml.MarkedYAMLError:

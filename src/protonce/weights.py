@@ -138,7 +138,7 @@ def read(place: str, where: str) -> dict[str, Tensor]:
     if name is not None:
         return _read_timm(name)
     path = Path(place)
-    if path.is_dir():
+    if exists(path) and path.is_dir():
         path = path / "encoder.safetensors"
         if not path.exists():
             raise UserError(f"{where} is a folder without encoder.safetensors; give a finished run")

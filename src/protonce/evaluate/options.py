@@ -58,7 +58,11 @@ class LinearOptions(Options):
         most=16,
     )
     cost: float | Auto = setting(
-        0.5, "C of the SVMs; auto: chosen for each class by 3-fold cross-validation", above=0, least=1e-9, most=1e6
+        0.5,
+        "C of the SVMs; auto: chosen for each class by 3-fold cross-validation",
+        above=0,
+        least=1e-9,
+        most=1_000_000,
     )
 
 
@@ -74,7 +78,7 @@ class LowshotOptions(Options):
         "C of the SVMs; auto: chosen by 3-fold cross-validation if there are at least 3 images per class",
         above=0,
         least=1e-9,
-        most=1e6,
+        most=1_000_000,
     )
 
 

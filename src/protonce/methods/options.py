@@ -60,7 +60,7 @@ class PrototypeOptions(Options):
         "auto", "number of negative prototypes, r of eq. 11; auto is 16000", least=1, most=MANY, auto=True
     )
     prototype_weight: float = setting(
-        "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, most=1e6, auto=True
+        "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, most=1_000_000, auto=True
     )
     warmup_epochs: int = setting("auto", "first epochs with InfoNCE only", least=0, most=LONG, auto=True)
     ramp_epochs: int = setting(
