@@ -1,6 +1,8 @@
 """Memory is estimated before anything is written: never more than is really needed, and enough to refuse."""
 
+import dataclasses
 import resource
+import types
 
 import pytest
 import torch
@@ -83,6 +85,18 @@ def test_of_an_encoder_or_a_system_of_ones_own_only_what_is_known_counts(monkeyp
     check_training(large, trained(ranks=1000))
     with pytest.raises(UserError, match=r"available memory of 0\.0 GB"):
         check_training(large, trained(ranks=1000, local_ranks=1000))
+
+
+def test_on_a_gpu_its_memory_counts_and_the_hosts_for_the_features(monkeypatch):
+    gpu = types.SimpleNamespace(total_memory=10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    monkeypatch.setattr(capacity, "host_memory", lambda: 10**6)
+    chosen = dataclasses.replace(settings(backbone="resnet10t", batch_size=16), device="cuda")
+    check_training(chosen, trained())
+    with pytest.raises(UserError, match=r"the GPU's memory of 1\.0 GB; the queue"):
+        check_training(chosen, trained(queue=10**7))
+    with pytest.raises(UserError, match=r"the available memory of 0\.0 GB; the features"):
+        check_training(chosen, trained(n=10**6))
 
 
 def test_a_refused_training_leaves_no_folder(photos, tmp_path, monkeypatch):

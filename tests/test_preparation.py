@@ -2,7 +2,9 @@
 
 import shutil
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import protonce
@@ -68,6 +70,26 @@ def test_another_run_in_the_same_folder_is_refused(trained, photos, changes, wor
     with pytest.raises(UserError, match=words):
         protonce.train(photos, trained.path, quiet=True, **changes)
     assert sorted(p.name for p in trained.path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"recipe": 3}, "unknown recipe 3"),
+        ({"recipe": ""}, "unknown recipe ''"),
+        ({"recipe": np.array(["pcl-v1", "pcl-v2"])}, "unknown recipe array"),
+        ({"method": ""}, "unknown system ''"),
+        ({"method": np.array(["pcl", "moco"])}, "method is array"),
+        ({"method": print}, "name a system, or pass a subclass of System"),
+        ({"clusters": np.array([4, 8])}, r"setting clusters is array\(\[4, 8\]\); it takes a list"),
+        ({"device": torch.device("cpu")}, "setting device is device"),
+        ({"init": "x" * 3000}, "does not exist"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_in_a_sentence(photos, tmp_path, arguments, words):
+    with pytest.raises(UserError, match=words):
+        protonce.train(photos, tmp_path / "run", quiet=True, **{**SMALL, **arguments})
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_epochs_for_a_run_that_has_not_ended(photos, tmp_path, monkeypatch):

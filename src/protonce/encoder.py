@@ -142,7 +142,7 @@ def _feature_dim(backbone: nn.Module, example: Tensor) -> int:
     try:
         with torch.no_grad():
             features = backbone.eval()(example)
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except (RuntimeError, ValueError, AssertionError, ArithmeticError) as error:
         why = one_line(str(error), 200) or type(error).__name__
         raise UserError(f"the backbone does not accept views of shape {tuple(example.shape[1:])}: {why}") from None
     backbone.train(training)
