@@ -6,12 +6,13 @@ import types
 
 import pytest
 import torch
+from torch import nn
 
 import protonce
 from conftest import SMALL
 from protonce import capacity
 from protonce.capacity import Trained, check_encoders, check_training
-from protonce.encoder import build
+from protonce.encoder import Encoder, build
 from protonce.errors import UserError
 from test_encoder import settings
 
@@ -45,6 +46,20 @@ def test_activations_are_no_more_than_autograd_keeps(values):
     size = capacity._measure(chosen)
     assert 0.4 * saved < size.activations <= saved
     assert size.parameters == sum(p.numel() for p in encoder.parameters())
+
+
+def test_what_two_layers_share_counts_once():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3 * 8 * 8, 5), nn.Linear(3 * 8 * 8, 5)
+
+        def forward(self, x):
+            flat = x.flatten(1)
+            return self.first(flat) + self.second(flat[:])
+
+    with torch.device("meta"):
+        assert capacity._activations(Encoder(Two(), 5, "linear", 2), 8) == 3 * 8 * 8 + 5
 
 
 def test_a_twin_and_an_optimizer_are_copies_of_the_encoder(monkeypatch):

@@ -59,8 +59,8 @@ class Checked:
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(self):
             given, rules = getattr(self, field.name), field.metadata
-            if isinstance(given, list | tuple):  # before anything looks at each of a million numbers
-                _check_length(field.name, len(given), rules)
+            if isinstance(given, list | tuple) and len(given) > rules["longest"]:  # before all are looked at
+                raise UserError(f"setting {field.name} has {len(given):,} numbers; it takes at most {rules['longest']}")
             is_auto = rules["auto"] and isinstance(given, str) and given == "auto"
             value = "auto" if is_auto else _fit(given, hints[field.name])
             if value is None:
@@ -148,18 +148,11 @@ def _check_text(name: str, text: str) -> None:
         raise UserError(f"setting {name} is {shown(text)}; it must not contain control characters")
 
 
-def _check_length(name: str, length: int, rules: Mapping[str, Any]) -> None:
-    if not length and not rules["empty"]:
-        raise UserError(f"setting {name} is empty; name at least one number")
-    if rules["length"] is not None and length != rules["length"]:
-        raise UserError(f"setting {name} has {length:,} numbers; it takes {rules['length']}")
-    if length > rules["longest"]:
-        raise UserError(f"setting {name} has {length:,} numbers; it takes at most {rules['longest']}")
-
-
 def _check_range(name: str, value: object, rules: Mapping[str, Any]) -> None:
-    if isinstance(value, list):
-        _check_length(name, len(value), rules)
+    if value == [] and not rules["empty"]:
+        raise UserError(f"setting {name} is empty; name at least one number")
+    if isinstance(value, list) and rules["length"] is not None and len(value) != rules["length"]:
+        raise UserError(f"setting {name} has {len(value)} numbers; it takes {rules['length']}")
     for number in value if isinstance(value, list) else [value]:
         if not isinstance(number, int | float):
             continue
