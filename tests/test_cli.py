@@ -168,6 +168,22 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
         (["train", "PHOTOS", "--out", "OUT", "--epochs", "none"], "setting epochs is 'none'"),
         (["train", "PHOTOS", "--out", "OUT", "--epocks", "3"], "unrecognized arguments: --epocks"),
         (["train", "PHOTOS", "--out", "OUT", "--recipe", "pcl-v9"], "unknown recipe 'pcl-v9'"),
+        (["train", "PHOTOS", "--out", "OUT", "--recipe", ""], "unknown recipe ''"),
+        (["train", "PHOTOS", "--out", "OUT", "--epochs", "1e3"], "setting epochs is '1e3'; it takes a whole number"),
+        (["train", "PHOTOS", "--out", "OUT", "--epochs", ""], "setting epochs is ''"),
+        (["train", "PHOTOS", "--out", "OUT", "--limit", "-1"], "setting limit is -1"),
+        (["train", "PHOTOS", "--out", "OUT", "--seed", "2001-99-99"], "setting seed is '2001-99-99'"),
+        (["train", "PHOTOS", "--out", "OUT", "--kmeans-starts", "9999999999"], "it must be at most 1,000"),
+        (["train", "PHOTOS", "--out", "OUT", "--queue", "1000000000000"], "the queue takes"),
+        (["train", "PHOTOS", "--out", "OUT", "--width", "4096"], "choose a smaller backbone, width or dim"),
+        (["train", "PHOTOS", "--out", "OUT", "--backbone", "resnet18.foo"], "timm has no weights 'foo' for resnet18"),
+        (["train", "PHOTOS", "--out", "OUT", "--init", "timm:resnet18.foo"], "no weights 'foo' for resnet18"),
+        (["train", "PHOTOS", "--out", "OUT", "--init", "x" * 3000], "does not exist"),
+        (["import", "timm:resnet18.foo", "--out", "OUT"], "no weights 'foo' for resnet18"),
+        (["import", "untrained", "--out", "OUT", "--image-size", "9" * 400], "setting image_size is a whole number"),
+        (["import", "untrained", "--out", "OUT", "--width", "4096"], "choose a smaller backbone, width or dim"),
+        (["ablation", "PHOTOS", "--out", "OUT", "--draws", "9" * 5000], "invalid int value"),
+        (["demo", "--out", "OUT", "--seed", "9" * 30], "it must be at most"),
         (["train", "PHOTOS", "--out", "OUT", "--backbone", "resnet81"], "no backbone 'resnet81'"),
         (["train", "PHOTOS", "--out", "OUT", "--init", "nowhere.pth"], "--init nowhere.pth does not exist"),
         (["train", "PHOTOS", "--out", "OUT", "--device", "cuda"], "device cuda is not available"),
@@ -208,6 +224,7 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(line, words, photos, train
     complaint = shown.err.strip().splitlines()[-1]
     assert complaint.startswith("protonce: ")
     assert words in complaint
+    assert len(complaint) <= 1000 + len("protonce: ")
     assert "Traceback" not in shown.err
     assert {p.name for p in tmp_path.iterdir()} == {"file", "folder.npz", "config.yaml"}
 

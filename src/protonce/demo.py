@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from protonce import manifest
 from protonce.compare import NEIGHBOURS, Row, pixels, score
+from protonce.config import Settings
 from protonce.data.sources import Source, open_source
 from protonce.encoder import build
 from protonce.errors import UserError
@@ -68,6 +69,7 @@ def _check_folder(out: Path, seed: int) -> None:
     """A new folder, or one with a demo of the same seed."""
     if seed < 0:
         raise UserError(f"--seed {seed} is negative; choose 0 or more")
+    Settings(seed=seed)
     ours = {"demo.json", *SYSTEMS, *(f"{name}.log" for name in SYSTEMS)}
     if out.is_file() or (out.exists() and not {p.name for p in out.iterdir() if p.name[0] != "."} <= ours):
         raise UserError(f"{out} is not empty and does not contain a demo; choose a new folder with --out")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protonce import manifest, weights
+from protonce import capacity, manifest, weights
 from protonce.auto import FEWEST_IMAGES, DataSize, resolve
 from protonce.config import ARCHITECTURE, Resolved, Settings
 from protonce.data.loader import Loader
@@ -78,9 +78,10 @@ def import_encoder(
     """
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise UserError(f"{out} is not empty; choose a new folder")
-    settings = {name: value for name, value in settings.items() if value != "auto"}
+    checked = Settings.from_mapping(settings, "import")  # mistakes are reported before anything is read
+    settings = {name: value for name in settings if (value := getattr(checked, name)) != "auto"}
     given = _given(file, like, settings)
-    early = Settings.from_mapping(given, "import")  # mistakes are reported before anything is read
+    early = Settings.from_mapping(given, "import")
     state = {} if file == UNTRAINED else weights.read(file, file)
     source = None if data is None else open_source(data, "train", early.seed, early.limit)
     prefix = ""
@@ -90,6 +91,7 @@ def import_encoder(
     asked = Settings.from_mapping(given, "import")
     size = DataSize(FEWEST_IMAGES, 0) if source is None else DataSize(len(source), source.side)
     resolved = resolve(asked, size, look_at_machine(find_device(asked.device), Ranks()))
+    capacity.check_encoders(resolved)
     query = build(resolved)
     resolved = dataclasses.replace(resolved, dim=query.dim)  # without a head the features are the embedding
     twin = twin_of(query)
@@ -119,10 +121,10 @@ def _config(file: str, asked: Settings, resolved: Resolved) -> dict[str, Any]:
 def _given(file: str, like: Run | None, settings: Mapping[str, object]) -> dict[str, Any]:
     """Settings of the encoder: the usual ones, what is known of the file or of `like`, and what the caller named."""
     known: dict[str, Any] = {**USUAL, **(_architecture_of(like) if like is not None else weights.architecture(file))}
+    Settings.from_mapping(known, file)
     given = {**known, **settings}
-    size = given["image_size"]
-    if "plain_resize" not in settings and isinstance(size, int):  # the centre crop keeps the same share of the image
-        given["plain_resize"] = round(size * known["plain_resize"] / known["image_size"])
+    if "plain_resize" not in settings:  # the centre crop keeps the same share of the image
+        given["plain_resize"] = round(given["image_size"] * known["plain_resize"] / known["image_size"])
     return given
 
 

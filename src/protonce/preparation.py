@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from protonce import board, checkpoints, weights
+from protonce import board, capacity, checkpoints, weights
 from protonce.auto import DataSize, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
@@ -18,7 +19,7 @@ from protonce.encoder import fixed_size
 from protonce.errors import UserError
 from protonce.methods import registry
 from protonce.methods.base import System
-from protonce.methods.options import Options
+from protonce.methods.options import MoCoOptions, Options
 from protonce.methods.registry import Entry
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
@@ -107,7 +108,10 @@ def prepare(request: Request, reporter: Reporter, ranks: Ranks) -> Plan:
 def _asked(request: Request, previous: Run | None) -> tuple[str | None, Entry, dict[str, Any]]:
     """The recipe, the system, and the settings that were named; of a run that is continued those it began with."""
     recipe, given = request.recipe, dict(request.settings)
-    named = request.method or given.pop("method", None)
+    in_settings = given.pop("method", None)
+    named = in_settings if request.method is None else request.method
+    if recipe is not None:
+        read_recipe(recipe)
     if previous is not None:
         before = previous.config["recipe"]
         if recipe not in (None, before):
@@ -129,7 +133,7 @@ def _split(values: Mapping[str, Any], entry: Entry) -> tuple[Settings, Options]:
     """Common settings and the options of a system, checked."""
     common, options = registry.part(values, entry, "protonce")
     asked = Settings(**common)
-    if asked.init and Path(asked.init).exists():  # found again from any working directory
+    if asked.init and weights.exists(Path(asked.init)):  # found again from any working directory
         asked = dataclasses.replace(asked, init=str(Path(asked.init).resolve()))
     return asked, entry.options(**options)
 
@@ -173,6 +177,25 @@ def _check(plan: Plan, ranks: Ranks) -> None:
         board.check()
     if plan.previous is not None:
         _check_same(plan.previous, plan)
+    _check_memory(plan, ranks)
+
+
+def _check_memory(plan: Plan, ranks: Ranks) -> None:
+    """Of a system of the user's own nobody knows what it keeps and trains beside the encoder's weights."""
+    options = plan.options
+    has_queue = isinstance(options, MoCoOptions) and not plan.entry.is_own
+    capacity.check_training(
+        plan.settings,
+        capacity.Trained(
+            n=len(plan.source),
+            queue=options.queue if isinstance(options, MoCoOptions) and has_queue else 0,
+            has_twin=has_queue,
+            every_parameter=has_queue,
+            own_encoder=plan.own["own_encoder"],
+            ranks=ranks.world_size,
+            local_ranks=ranks.local_world_size,
+        ),
+    )
 
 
 def _previous(out: Path, resume: bool) -> Run | None:
@@ -187,7 +210,7 @@ def _previous(out: Path, resume: bool) -> Run | None:
         return None
     previous = Run(out)
     if previous.imported:
-        raise UserError(f"{out} holds an imported encoder; train a new run from it with --init {out}")
+        raise UserError(f"{out} holds an imported encoder; train a new run from it with --init {shlex.quote(str(out))}")
     if previous.finished or checkpoints.exists(out):  # else it starts at its beginning
         _check_intact(out)
     return previous
@@ -231,9 +254,11 @@ def _check_same(previous: Run, plan: Plan) -> None:
         if name in MAY_CHANGE or old == new:
             continue
         if not (name == "init" and old and new and Path(old).resolve() == Path(new).resolve()):
-            raise UserError(
-                f"{previous.path} was started with {name} {old}, not {new}; resume it with the same, or start a new run"
-            )
+            way = "or start a new run"
+            if name == "epochs":  # the schedule of the learning rate goes by them
+                when = "" if previous.finished else "once it is finished, "
+                way = f"or, {when}train a new run from its weights with --init {shlex.quote(str(previous.path))}"
+            raise UserError(f"{previous.path} was started with {name} {old}, not {new}; resume it with the same, {way}")
 
 
 def _check_ranks(ranks: Ranks, resolved: Resolved) -> None:
