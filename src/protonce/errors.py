@@ -1,12 +1,10 @@
 """The one exception that means: the user can mend this. And how a message quotes what the user wrote."""
 
+import errno
 import reprlib
 
 LONGEST_VALUE = 60
 LONGEST_MESSAGE = 1000
-
-import errno
-
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

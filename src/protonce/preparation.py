@@ -19,7 +19,7 @@ from protonce.encoder import fixed_size
 from protonce.errors import UserError
 from protonce.methods import registry
 from protonce.methods.base import System
-from protonce.methods.options import MoCoOptions, Options
+from protonce.methods.options import Options
 from protonce.methods.registry import Entry
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
@@ -182,15 +182,14 @@ def _check(plan: Plan, ranks: Ranks) -> None:
 
 def _check_memory(plan: Plan, ranks: Ranks) -> None:
     """Of a system of the user's own nobody knows what it keeps and trains beside the encoder's weights."""
-    options = plan.options
-    has_queue = isinstance(options, MoCoOptions) and not plan.entry.is_own
+    known = {} if plan.entry.is_own else dataclasses.asdict(plan.options)
     capacity.check_training(
         plan.settings,
         capacity.Trained(
             n=len(plan.source),
-            queue=options.queue if isinstance(options, MoCoOptions) and has_queue else 0,
-            has_twin=has_queue,
-            every_parameter=has_queue,
+            queue=known.get("queue", 0),
+            has_twin="twin_momentum" in known,
+            every_parameter=not plan.entry.is_own,
             own_encoder=plan.own["own_encoder"],
             ranks=ranks.world_size,
             local_ranks=ranks.local_world_size,

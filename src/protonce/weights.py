@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from protonce import manifest
 from protonce.config import ARCHITECTURE
 from protonce.encoder import Encoder, pretrained_config
 from protonce.errors import UserError, shown
@@ -70,7 +71,7 @@ def architecture(init: str) -> dict[str, object]:
         return {**known, "mean": list(config.mean), "std": list(config.std)}
     if init and exists(card):
         try:
-            brought = json.loads(card.read_text())
+            brought = json.loads(manifest.read(card.parent, card.name))
             without = ("head", "dim") if brought["head"] == "none" else ()
             return {key: brought[key] for key in ARCHITECTURE if key not in without}
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -142,6 +143,7 @@ def read(place: str, where: str) -> dict[str, Tensor]:
         path = path / "encoder.safetensors"
         if not path.exists():
             raise UserError(f"{where} is a folder without encoder.safetensors; give a finished run")
+        manifest.check(path.parent, path.name)
     if not exists(path):
         raise UserError(f"{where} does not exist; give a run folder, a weights file, or timm:NAME")
     if not path.is_file():  # reading a pipe might never end
