@@ -8,7 +8,16 @@ import torch.nn.functional as F
 
 from protonce import blockwise, losses
 from protonce.blockwise import blockwise_nce
-from protonce.losses import accuracy, info_nce, nce, proto_nce, prototype_logits, sample_candidates
+from protonce.losses import (
+    accuracy,
+    info_nce,
+    nce,
+    own_or_last,
+    proto_nce,
+    prototype_logits,
+    sample_candidates,
+    sample_with_batch,
+)
 from protonce.memory import Queue
 from protonce.prototypes import Prototypes, concentration
 
@@ -44,10 +53,10 @@ def naive_proto_nce(v, v_, queue, queue_index, prototypes, index, tau, drawn, we
             s = int(c.assignment[own])
             top = torch.exp(v[i] @ c.centroids[s] / c.concentration[s])
             bottom = top
-            others = range(len(c.centroids)) if drawn[m] is None else drawn[m].tolist()
+            others = list(range(len(c.centroids))) if drawn[m] is None else drawn[m].tolist()
+            others.remove(s if s in others else others[-1])
             for j in others:
-                if j != s:
-                    bottom = bottom + torch.exp(v[i] @ c.centroids[j] / c.concentration[j])
+                bottom = bottom + torch.exp(v[i] @ c.centroids[j] / c.concentration[j])
             inner = inner + torch.log(top / bottom)
         if prototypes:
             total = total - weight * inner / len(prototypes)
@@ -102,7 +111,7 @@ def test_blockwise_loss_equals_the_plain_loss(monkeypatch, block):
     assert set(own.tolist()) - set(drawn.tolist())
     v = unit(12, D, seed=5).requires_grad_()
     logits = prototype_logits(v, c.centroids, c.concentration, own, drawn)
-    plain, blocks = nce(logits), blockwise_nce(v, c.centroids, c.concentration, own, drawn)
+    plain, blocks = nce(logits), blockwise_nce(v, c.centroids, c.concentration, own, drawn, own_or_last(drawn, own, 30))
     torch.testing.assert_close(blocks[0], plain)
     assert blocks[1] == accuracy(logits)
     (expected,), (found,) = torch.autograd.grad(plain, v), torch.autograd.grad(blocks[0], v)
@@ -114,7 +123,8 @@ def test_gradcheck_of_the_blockwise_loss(monkeypatch):
     c = prototype_set(12, 5, seed=3)
 
     def loss(v):
-        return blockwise_nce(v, c.centroids, c.concentration, c.assignment, torch.arange(2, 10))[0]
+        dropped = own_or_last(torch.arange(2, 10), c.assignment, 12)
+        return blockwise_nce(v, c.centroids, c.concentration, c.assignment, torch.arange(2, 10), dropped)[0]
 
     assert torch.autograd.gradcheck(loss, unit(5, D, seed=9).requires_grad_())
 
@@ -182,15 +192,61 @@ def test_accuracies_count_the_positive_that_scores_highest():
 
 def test_candidates_are_drawn_without_replacement():
     drawn = sample_candidates(100, 60, torch.Generator().manual_seed(0))
-    assert len(drawn) == 60
-    assert len(set(drawn.tolist())) == 60
+    assert len(drawn) == len(set(drawn.tolist())) == 61
     again = sample_candidates(100, 60, torch.Generator().manual_seed(0))
     assert torch.equal(drawn, again)
-    counts = torch.zeros(20)
-    generator = torch.Generator().manual_seed(1)
+    assert sample_candidates(61, 60, torch.Generator()) is None
+
+
+def test_a_query_has_r_negatives_each_as_likely_as_the_others():
+    """Whether or not its own prototype is drawn, which is never among them."""
+    generator, own, counts = torch.Generator().manual_seed(1), torch.tensor([0, 7, 19]), torch.zeros(3, 20)
     for _ in range(3000):
-        counts[sample_candidates(20, 5, generator)] += 1
-    assert (counts / 3000 - 0.25).abs().max() < 0.04  # each as likely as the others: 5 of 20
+        drawn = sample_candidates(20, 5, generator)
+        for i, place in enumerate(own_or_last(drawn, own, 20).tolist()):
+            kept = [int(c) for j, c in enumerate(drawn) if j != place]
+            assert len(kept) == len({*kept} - {int(own[i])}) == 5
+            counts[i, kept] += 1
+    expected = torch.full((3, 20), 5 / 19)
+    expected[torch.arange(3), own] = 0
+    assert (counts / 3000 - expected).abs().max() < 0.04
+
+
+@pytest.mark.parametrize("r", [4, 40], ids=["some", "all the others"])
+@pytest.mark.parametrize("block", [7, None], ids=["blockwise", "plain"])
+def test_negative_prototypes_as_published(monkeypatch, r, block):
+    """A column for each image of the batch and r of the prototypes that none has; the target is the image's column."""
+    if block:
+        monkeypatch.setattr(blockwise, "BLOCK", block)
+        monkeypatch.setattr(losses, "MANY", 1)
+    c, index = prototype_set(20, 40, seed=3), torch.arange(8)
+    c.assignment[:8] = torch.tensor([2, 2, 5, 19, 2, 7, 0, 11])  # three images share a prototype
+    own = c.assignment[index]
+    drawn = sample_with_batch(own, 20, r, torch.Generator().manual_seed(1))
+    assert drawn[:8].tolist() == own.tolist()
+    others = drawn[8:].tolist()
+    assert len(others) == len({*others} - {*own.tolist()}) == min(r, 20 - 6)
+    assert torch.equal(drawn, sample_with_batch(own, 20, r, torch.Generator().manual_seed(1)))
+
+    v = unit(8, D, seed=5).requires_grad_()
+    keys = unit(8, D, seed=6)
+    found = proto_nce(v, keys, keys, [c], index, tau=0.1, candidates=[drawn], columns=index, instance_term=False).loss
+    logits = torch.stack(
+        [torch.stack([v[i] @ c.centroids[j] / c.concentration[j] for j in drawn.tolist()]) for i in range(8)]
+    )
+    expected = F.cross_entropy(logits, torch.arange(8))
+    torch.testing.assert_close(found, expected)
+    (gradient,), (theirs,) = torch.autograd.grad(found, v), torch.autograd.grad(expected, v)
+    torch.testing.assert_close(gradient, theirs)
+
+
+def test_negative_prototypes_as_published_are_each_as_likely_as_the_others():
+    own, counts, generator = torch.tensor([3, 3, 9]), torch.zeros(12), torch.Generator().manual_seed(0)
+    for _ in range(3000):
+        counts[sample_with_batch(own, 12, 4, generator)[3:]] += 1
+    expected = torch.full((12,), 4 / 10)
+    expected[own] = 0
+    assert (counts / 3000 - expected).abs().max() < 0.04
 
 
 def test_duplicates_give_a_finite_loss():

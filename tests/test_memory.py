@@ -4,6 +4,7 @@ from collections import deque
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from protonce.memory import EMPTY, Queue
 
@@ -26,6 +27,18 @@ def test_mask_hides_own_keys_and_empty_slots():
     queue.push(torch.ones(3, 2), torch.tensor([7, 8, 7]))
     mask = queue.mask(torch.tensor([7, 9]))
     assert mask.tolist() == [[True, False, True, True, True], [False, False, False, True, True]]
+
+
+def test_a_random_queue_is_of_unit_vectors_that_are_negatives_of_every_query():
+    queue = Queue(6, 3, torch.Generator().manual_seed(4))
+    expected = F.normalize(torch.randn(6, 3, generator=torch.Generator().manual_seed(4)), dim=1)
+    assert torch.equal(queue.keys, expected)
+    torch.testing.assert_close(queue.keys.norm(dim=1), torch.ones(6))
+    queue.push(torch.zeros(2, 3), torch.tensor([7, 0]))
+    assert queue.mask(torch.tensor([7, 1])).tolist() == [[True] + [False] * 5, [False] * 6]
+    assert torch.equal(queue.keys[2:], expected[2:])
+    assert not queue.empty(torch.tensor([7, 1])).any()
+    assert Queue(3, 2).empty(torch.tensor([7, 1])).tolist() == [[True] * 3] * 2
 
 
 def test_checkpoints_contain_the_queue():

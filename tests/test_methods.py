@@ -82,7 +82,7 @@ def test_one_epoch_is_algorithm_1():
             batch.index,
             tau=settings.tau,
             mask=mask,
-            candidates=[None, torch.randperm(8, generator=draw)[:3]],  # 4 prototypes <= r + 1 = 4; of 8 three
+            candidates=[None, torch.randperm(8, generator=draw)[:4]],  # 4 prototypes <= r + 1 = 4; of 8 four
             weight=0.5,
         )
         torch.testing.assert_close(loss, expected.loss, atol=1e-5, rtol=1e-4)
@@ -119,7 +119,7 @@ def test_both_views_in_turn_are_the_mean_of_two_losses(queue):
     own = torch.arange(len(keys))[None] % 16 == torch.arange(16)[:, None]
     losses = []
     for v, v_ in ((first, of_first), (second, of_second)):
-        drawn = [None, torch.randperm(8, generator=draw)[:3]]
+        drawn = [None, torch.randperm(8, generator=draw)[:4]]
         options = {"tau": settings.tau, "mask": own, "candidates": drawn, "weight": 0.5}
         losses.append(proto_nce(v, v_, keys, prototypes, batch.index, **options).loss)
     expected = (losses[0] + losses[1]) / 2
@@ -129,6 +129,71 @@ def test_both_views_in_turn_are_the_mean_of_two_losses(queue):
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-3)
     chance = math.log(1 + len(keys) - len(keys) // 16)  # guessing among one's own key and the others'
     assert float(terms["instance"].chance) == pytest.approx(chance)
+
+
+@pytest.mark.parametrize("queries", ["one", "both"])
+@pytest.mark.parametrize("own_keys", ["masked", "negatives"])
+@pytest.mark.parametrize("start", ["empty", "random"])
+def test_keys_join_the_queue_after_the_step(queries, own_keys, start):
+    """The negatives of a step are the keys of earlier steps, which its gradient sees as they were."""
+    options = {"queue": 40, "queries": queries, "own_keys": own_keys, "queue_start": start, "queue_push": "after"}
+    system = make_system("moco", **options).train()
+    theta, theta_ = twins(system)
+    held = []  # image, key
+    if start == "random":
+        draw = randomness.generator(system.settings.seed, "queue")
+        held = [(None, key) for key in F.normalize(torch.randn(40, 16, generator=draw), dim=1)]
+    for step in range(3):
+        batch = batch_of(step=step)
+        loss, terms = system.m_step(batch, None)
+        system.zero_grad()
+        loss.backward()
+
+        x, x_ = batch.views
+        shuffle = randomness.generator(system.settings.seed, "shuffle", 0, step)
+        total, fresh, negatives = 0.0, [], []
+        for first, second in [(x, x_), (x_, x)][: 1 if queries == "one" else 2]:
+            v, v_ = theta(first), encode_keys(theta_, second, system.context, shuffle)
+            fresh += zip(range(16), v_, strict=True)
+            for i in range(16):
+                others = [key for owner, key in held if owner != i or own_keys == "negatives"]
+                scores = torch.stack([v[i] @ v_[i], *(v[i] @ key for key in others)]) / system.settings.tau
+                total = total - F.log_softmax(scores, dim=0)[0] / (16 if queries == "one" else 32)
+                negatives.append(len(others))
+        held = [*held, *fresh][-40:]
+        theta.zero_grad()
+        total.backward()
+        torch.testing.assert_close(loss, total, atol=1e-5, rtol=1e-4)
+        assert float(terms["instance"].chance) == pytest.approx(
+            sum(math.log(1 + n) for n in negatives) / len(negatives)
+        )
+        for ours, theirs in zip(system.query.parameters(), theta.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-3)
+        system.after_step(batch.progress)  # θ = θ', so that the twin stays
+
+
+def test_pcl_with_negative_prototypes_as_published():
+    """Column i is the prototype of image i; then r of those that no image of the batch has."""
+    system = make_system(
+        warmup_epochs=0, negatives=2, negative_prototypes="published", clusters=[4, 30], queries="both"
+    )
+    prototypes, batch = system.e_step(0, unit_features), batch_of()
+    _, terms = system.train().m_step(batch, prototypes)
+    theta, _ = twins(system)
+    draw, total, chances = randomness.generator(system.settings.seed, "negatives", 0, 0), 0.0, []
+    for view in batch.views:
+        v = theta(view)
+        for c in prototypes:
+            mates = c.assignment[batch.index].tolist()
+            order = torch.randperm(len(c.centroids), generator=draw).tolist()
+            columns = mates + [j for j in order if j not in mates][:2]
+            logits = v @ c.centroids[columns].T / c.concentration[columns]
+            total = total + F.cross_entropy(logits, torch.arange(16)) / 4
+            chances.append(math.log(len(columns)))
+    assert len({*prototypes[1].assignment[batch.index].tolist()}) < 16, "some images share a prototype"
+    assert len({*prototypes[0].assignment[batch.index].tolist()}) == 4, "no other prototype is left"
+    torch.testing.assert_close(terms["prototype"].loss, total, atol=1e-5, rtol=1e-4)
+    assert float(terms["prototype"].chance) == pytest.approx(sum(chances) / 4)
 
 
 def test_pcl_in_warm_up_is_moco():
@@ -218,6 +283,9 @@ def test_options_that_are_wrong():
         PCLOptions(twin_momentum=1.5)
     with pytest.raises(UserError, match="setting terms is 'instance'; it takes both or prototypes"):
         PCLOptions(terms="instance")
+    for options in (MoCoOptions, PCLOptions):
+        with pytest.raises(UserError, match="choose queue_push after, or own_keys masked"):
+            options(own_keys="negatives")
     assert Options().resolve(make_system().settings, 5) == Options()
 
     @dataclasses.dataclass(frozen=True)

@@ -18,11 +18,13 @@ from protonce.encoder import Encoder
 from protonce.methods.base import Batch
 from protonce.ranks import Ranks
 
-CASES = [  # batch size, which 2 need not divide, norm, and which views are queries
+PUBLISHED = {"queue_push": "after", "queue_start": "random", "negative_prototypes": "published"}
+CASES = [  # batch size, which 2 need not divide, norm, and which views are queries; or as published
     (16, "group", "one"),
     (15, "group", "one"),
     (16, "batch", "one"),
     (16, "batch", "both"),
+    (15, "group", "published"),
 ]
 
 
@@ -47,7 +49,8 @@ def m_step(out, batch_size, norm, queries):
     ranks, fabric = launch()
     encoder = Encoder(backbone(norm, seed=ranks.rank), 8, "mlp", 8)
     sizes = {"queue": 40, "dim": 8, "batch_size": batch_size, "clusters": [4, 8], "kmeans_engine": "torch"}
-    options = {"bn_splits": 2, "negatives": 3, "tau": 0.2, "queries": queries, "warmup_epochs": 0}
+    options = {"bn_splits": 2, "negatives": 3, "tau": 0.2, "warmup_epochs": 0}
+    options |= PUBLISHED if queries == "published" else {"queries": queries}
     system = make_system("pcl", encoder, ranks, (48, 8), **sizes, **options)
     ranks.broadcast_(v for v in system.state_dict().values() if isinstance(v, torch.Tensor))  # of rank 0's seed
     wrapped = fabric.setup_module(system)  # the whole system at once

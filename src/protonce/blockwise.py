@@ -15,7 +15,7 @@ BLOCK = 1 << 19  # logits per block on a CPU; a GPU takes all at once
 
 
 def blockwise_nce(
-    query: Tensor, centroids: Tensor, concentration: Tensor, own: Tensor, candidates: Tensor
+    query: Tensor, centroids: Tensor, concentration: Tensor, own: Tensor, candidates: Tensor, dropped: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The mean of eq. 10 over a batch, and the share of queries whose own prototype scores highest.
 
@@ -26,22 +26,26 @@ def blockwise_nce(
         centroids: c, (k, d).
         concentration: φ, (k,).
         own: s, (B,).
-        candidates: the negative prototypes, (r,), each at most once.
+        candidates: indices of r + 1 prototypes, (r + 1,).
+        dropped: the place among them that is no negative of each query, (B,).
     """
-    loss, right = _Blockwise.apply(query, centroids, concentration, own, candidates)
+    loss, right = _Blockwise.apply(query, centroids, concentration, own, candidates, dropped)
     return loss, right
 
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, centroids: Tensor, concentration: Tensor, own: Tensor, candidates: Tensor
+        ctx: Any,
+        query: Tensor,
+        centroids: Tensor,
+        concentration: Tensor,
+        own: Tensor,
+        candidates: Tensor,
+        dropped: Tensor,
     ) -> tuple[Tensor, Tensor]:
         scaled = centroids[own] / concentration[own, None]  # c_s / φ_s, (B, d)
         positive = (query * scaled).sum(dim=1)  # (B,)
-        place = own.new_full((len(centroids),), -1)
-        place[candidates] = torch.arange(len(candidates), device=own.device)
-        masked = place[own]  # position of each query's own prototype among the candidates, or -1; (B,)
 
         # Σ_j exp(logit_j - top) and Σ_j exp(logit_j - top) c_j / φ_j, the positive being the first j.
         top, total, pull = positive.clone(), torch.ones_like(positive), scaled.clone()
@@ -50,8 +54,9 @@ class _Blockwise(torch.autograd.Function):
         for start, block in zip(range(0, len(candidates), size), candidates.split(size), strict=True):
             negatives = centroids.index_select(0, block).div_(concentration[block, None])  # (b, d)
             logits = query @ negatives.T  # (B, b)
-            rows = ((masked >= start) & (masked < start + len(block))).nonzero()[:, 0]
-            logits[rows, masked[rows] - start] = -torch.inf
+            inside = ((dropped >= start) & (dropped < start + len(block)))[:, None]  # (B, 1)
+            column = (dropped[:, None] - start).clamp(0, len(block) - 1)  # not by `nonzero`, which waits for a GPU
+            logits.scatter_(1, column, logits.gather(1, column).masked_fill(inside, -torch.inf))
             highest = torch.maximum(highest, logits.amax(dim=1))
             raised = torch.maximum(top, highest)
             shrink = torch.exp(top - raised)
@@ -66,6 +71,6 @@ class _Blockwise(torch.autograd.Function):
         return loss, right
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return upstream[0] * gradient, None, None, None, None
+        return upstream[0] * gradient, None, None, None, None, None

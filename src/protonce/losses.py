@@ -50,7 +50,12 @@ def instance_logits(query: Tensor, key: Tensor, negatives: Tensor, tau: float, m
 
 
 def prototype_logits(
-    query: Tensor, centroids: Tensor, concentration: Tensor, own: Tensor, candidates: Tensor | None = None
+    query: Tensor,
+    centroids: Tensor,
+    concentration: Tensor,
+    own: Tensor,
+    candidates: Tensor | None = None,
+    columns: Tensor | None = None,
 ) -> Tensor:
     """v_i · c_j / φ_j of eq. 10, the query's own prototype c_s in column 0.
 
@@ -59,33 +64,55 @@ def prototype_logits(
         centroids: the prototypes c of one granularity, (k, d).
         concentration: φ of each, (k,).
         own: s, the prototype of each image, (B,).
-        candidates: indices of the negative prototypes, (r,); None: all of them, which is eq. 10 itself.
-            A candidate that is a query's own prototype is masked for that query.
+        candidates: indices of r + 1 prototypes, of which each query drops one and keeps r as its negatives; None: all,
+            which is eq. 10 itself.
+        columns: which of the candidates each query drops, (B,); None: its own prototype, or the last candidate if its
+            own is not among them.
 
     Returns:
-        (B, 1 + r)
+        (B, 2 + r), the dropped candidate at -inf
     """
     if candidates is None:
         candidates = torch.arange(len(centroids), device=own.device)
+    if columns is None:
+        columns = own_or_last(candidates, own, len(centroids))
     positive = (query * centroids[own] / concentration[own, None]).sum(dim=1, keepdim=True)  # (B, 1)
-    others = query @ (centroids[candidates] / concentration[candidates, None]).T  # (B, r)
-    others = others.masked_fill(candidates[None, :] == own[:, None], -torch.inf)
-    return torch.cat([positive, others], dim=1)  # (B, 1 + r)
+    others = query @ (centroids[candidates] / concentration[candidates, None]).T  # (B, 1 + r)
+    others = others.scatter(1, columns[:, None], -torch.inf)
+    return torch.cat([positive, others], dim=1)  # (B, 2 + r)
+
+
+def own_or_last(candidates: Tensor, own: Tensor, k: int) -> Tensor:
+    """Place of each query's own prototype among the candidates, or the last place if it is not there; (B,).
+
+    Args:
+        candidates: indices of prototypes, (r + 1,), each at most once.
+        own: s, (B,).
+        k: number of prototypes.
+    """
+    place = own.new_full((k,), len(candidates) - 1)
+    place[candidates] = torch.arange(len(candidates), device=own.device)
+    return place[own]
 
 
 def prototype_term(
-    query: Tensor, prototypes: Sequence[Prototypes], index: Tensor, candidates: Sequence[Tensor | None]
+    query: Tensor,
+    prototypes: Sequence[Prototypes],
+    index: Tensor,
+    candidates: Sequence[Tensor | None],
+    columns: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The second term of eq. 11, and how often a query's own prototype scores highest; arguments as for `proto_nce`."""
     losses, accuracies = [], []
     for c, r in zip(prototypes, candidates, strict=True):
         own = c.assignment[index]  # s, (B,)
         if r is not None and len(r) >= MANY:
-            loss, right = blockwise_nce(
-                query, c.centroids, c.concentration, own, r
-            )  # equal to the following, but faster for many negatives
+            dropped = own_or_last(r, own, len(c.centroids)) if columns is None else columns
+            loss, right = blockwise_nce(  # equal to the following, but faster for many negatives
+                query, c.centroids, c.concentration, own, r, dropped
+            )
         else:
-            logits = prototype_logits(query, c.centroids, c.concentration, own, r)  # (B, 1 + r)
+            logits = prototype_logits(query, c.centroids, c.concentration, own, r, columns)  # (B, 2 + r)
             loss, right = nce(logits), accuracy(logits)
         losses.append(loss)
         accuracies.append(right)
@@ -93,12 +120,39 @@ def prototype_term(
 
 
 def sample_candidates(k: int, r: int, generator: torch.Generator) -> Tensor | None:
-    """Sample r of k prototypes without replacement, sorted; None (all of them) if k <= r + 1."""
+    """Sample r + 1 of k prototypes without replacement; None (all of them) if k <= r + 1.
+
+    Each query drops its own prototype if it is among them, and else the last, so that it has r negatives, each as
+    likely as any other. All but the last are sorted.
+    """
     if k <= r + 1:
         return None
-    drawn = torch.zeros(k, dtype=torch.bool)
-    drawn[torch.randperm(k, generator=generator)[:r]] = True
-    return drawn.nonzero()[:, 0]  # sorted, for sequential memory access
+    drawn = torch.randperm(k, generator=generator)[: r + 1]
+    is_drawn = torch.zeros(k, dtype=torch.bool)
+    is_drawn[drawn[:r]] = True
+    return torch.cat([is_drawn.nonzero()[:, 0], drawn[r:]])  # sorted, for sequential memory access
+
+
+def sample_with_batch(own: Tensor, k: int, r: int, generator: torch.Generator) -> Tensor:
+    """Candidates of the published code: the prototype of each image of the batch, and r that no image of it has.
+
+    Query i drops column i. So the prototypes of the other images are its negatives, even where they are its own.
+
+    Args:
+        own: prototype of each image of the batch, (B,).
+        k: number of prototypes.
+        r: number of further ones; all, if there are not as many.
+        generator: draws them; the same on all ranks.
+
+    Returns:
+        (B + r,) on the device of `own`
+    """
+    drawn = torch.randperm(k, generator=generator).to(own.device)
+    taken = own.new_zeros(k).index_fill_(0, own, 1)
+    others = drawn[taken[drawn].argsort(stable=True)]  # those of the batch last; does not wait for the device
+    if k - len(own) < r:
+        r = min(r, k - int(taken.sum()))
+    return torch.cat([own, others[:r].sort().values])
 
 
 def nce(logits: Tensor) -> Tensor:
@@ -128,6 +182,7 @@ def proto_nce(
     tau: float,
     mask: Tensor | None = None,
     candidates: Sequence[Tensor | None] | None = None,
+    columns: Tensor | None = None,
     weight: float = 1.0,
     instance_term: bool = True,
 ) -> ProtoNCE:
@@ -141,7 +196,9 @@ def proto_nce(
         index: image index of each row, (B,).
         tau: temperature of the first term; the second uses φ.
         mask: True where a negative is ignored for a query, (B, r).
-        candidates: negative prototypes of each granularity, see `sample_candidates`; None: all.
+        candidates: for the negative prototypes of each granularity, see `sample_candidates`; None: all.
+        columns: which of the candidates each query drops, (B,), for `sample_with_batch`: its place in the batch; None:
+            its own prototype, or the last candidate.
         weight: of the second term; 1 is eq. 11.
         instance_term: False omits the first term once there are prototypes (appendix A, "proto only").
     """
@@ -153,6 +210,6 @@ def proto_nce(
         loss = loss + instance
     if prototypes:
         drawn = candidates if candidates is not None else [None] * len(prototypes)
-        prototype, prototype_accuracy = prototype_term(query, prototypes, index, drawn)
+        prototype, prototype_accuracy = prototype_term(query, prototypes, index, drawn, columns)
         loss = loss + weight * prototype
     return ProtoNCE(loss, instance, prototype, instance_accuracy, prototype_accuracy)

@@ -9,22 +9,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 EMPTY = -1
+NO_IMAGE = -2  # a key that is nobody's: a negative of every query
 
 
 class Queue(nn.Module):
     """FIFO queue of the momentum features of earlier batches, with the image index of each.
 
     Its length need not be a multiple of the batch size.
+
+    Args:
+        length: number of keys.
+        dim: dimension of the keys.
+        generator: for random unit vectors to start with, which are negatives of every query; None: it starts empty.
     """
 
     keys: Tensor  # (length, d)
-    index: Tensor  # (length,) image index of each key, or EMPTY
+    index: Tensor  # (length,) image index of each key, or EMPTY or NO_IMAGE
     position: Tensor  # () slot of the next key
 
-    def __init__(self, length: int, dim: int) -> None:
+    def __init__(self, length: int, dim: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.register_buffer("keys", torch.zeros(length, dim))
-        self.register_buffer("index", torch.full((length,), EMPTY))
+        keys = torch.zeros(length, dim)
+        if generator is not None:
+            keys = F.normalize(torch.randn(length, dim, generator=generator), dim=1)
+        self.register_buffer("keys", keys)
+        self.register_buffer("index", torch.full((length,), EMPTY if generator is None else NO_IMAGE))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
 
     @torch.no_grad()
@@ -39,7 +48,11 @@ class Queue(nn.Module):
 
     def mask(self, index: Tensor) -> Tensor:
         """True where a key is not a negative: it belongs to the same image, or the slot is empty; (B, length)."""
-        return (self.index[None, :] == index[:, None]) | (self.index == EMPTY)[None, :]
+        return (self.index[None, :] == index[:, None]) | self.empty(index)
+
+    def empty(self, index: Tensor) -> Tensor:
+        """True where the slot is empty, for each of the images `index` (B,); (B, length)."""
+        return (self.index == EMPTY)[None, :].expand(len(index), -1)
 
 
 class Bank(nn.Module):

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from protonce import randomness
 from protonce.context import Progress
 from protonce.encoder import Encoder
 from protonce.losses import accuracy, instance_logits, nce
@@ -32,7 +33,9 @@ class MoCo(System):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.momentum = twin_of(self.query)  # f_θ', θ' = θ
-        self.queue = Queue(self.options.queue, self.query.dim)
+        start = randomness.generator(self.settings.seed, "queue") if self.options.queue_start == "random" else None
+        self.queue = Queue(self.options.queue, self.query.dim, start)
+        self._fresh: list[tuple[Tensor, Tensor]] = []  # keys (B, d) and images (B,) that are yet to join the queue
 
     def m_step(self, batch: Batch, state: Any) -> tuple[Tensor, dict[str, Term]]:  # noqa: ARG002
         """InfoNCE (eq. 1) of a batch."""
@@ -45,16 +48,24 @@ class MoCo(System):
         x, x_ = batch.views
         shuffle = self.context.generator("shuffle", batch.progress)
         index = self.context.gather(batch.index)  # (B,)
-        pairs = []
+        pairs, self._fresh = [], []
         for query, key in [(x, x_), (x_, x)] if self.options.queries == "both" else [(x, x_)]:
             v = self.query(query)  # v = f_θ(x), (b, d)
             keys = encode_keys(self.momentum, key, self.context, shuffle)  # v' = f_θ'(x'), (B, d)
             pairs.append((v, self.context.part(keys)))
-            # All keys join the queue before any loss: fresh negatives keep a short queue from being told apart by
-            # its age, and what a loss has seen must not change before its gradient is taken.
-            self.queue.push(keys, index)
-        mask = self.queue.mask(batch.index)  # (b, r)
+            self._fresh.append((keys, index))
+        # What a loss has seen must not change before its gradient is taken: all keys join the queue before any loss
+        # of the batch, or after the step. Before it, fresh negatives keep a short queue from being told apart by age.
+        if self.options.queue_push == "before":
+            self._push()
+        masked = self.queue.mask if self.options.own_keys == "masked" else self.queue.empty
+        mask = masked(batch.index)  # (b, r)
         return [Pair(v, v_, mask) for v, v_ in pairs]
+
+    def _push(self) -> None:
+        for keys, index in self._fresh:
+            self.queue.push(keys, index)
+        self._fresh = []
 
     def instance_term(self, pair: Pair) -> Term:
         """Eq. 1; its chance level is log(r + 1)."""
@@ -63,7 +74,8 @@ class MoCo(System):
         return Term(nce(logits), chance, accuracy(logits))
 
     def after_step(self, progress: Progress) -> None:  # noqa: ARG002
-        """θ' = m θ' + (1 - m) θ."""
+        """θ' = m θ' + (1 - m) θ; with `queue_push` after, the keys of the batch join the queue."""
+        self._push()
         update_twin(self.query, self.momentum, self.options.twin_momentum)
 
 

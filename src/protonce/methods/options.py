@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from protonce import auto
 from protonce.config import LONG, MANY, Resolved
+from protonce.errors import UserError
 from protonce.fields import Checked, setting
 
 
@@ -40,6 +41,23 @@ class MoCoOptions(Options):
     queries: Literal["one", "both"] = setting(
         "one", "one: the first view is the query, as in the paper; both: symmetric loss, at twice the cost"
     )
+    queue_push: Literal["before", "after"] = setting(
+        "before", "when the keys of a batch join the queue: before its loss, or after it, as in the published code"
+    )
+    queue_start: Literal["empty", "random"] = setting(
+        "empty", "queue at the start: empty, or random unit vectors, which are negatives, as in the published code"
+    )
+    own_keys: Literal["masked", "negatives"] = setting(
+        "masked", "older keys of the query's own image: masked, or negatives, as in the published code"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.own_keys == "negatives" and self.queue_push == "before":
+            raise UserError(
+                "own_keys is negatives, but with queue_push before the queue has the query's positive key; "
+                "choose queue_push after, or own_keys masked"
+            )
 
     def choices(self, settings: Resolved, n: int) -> dict[str, Any]:
         """The twin's momentum follows from the number of steps, and the queue from it."""
@@ -58,6 +76,11 @@ class PrototypeOptions(Options):
     )
     negatives: int = setting(
         "auto", "number of negative prototypes, r of eq. 11; auto is 16000", least=1, most=MANY, auto=True
+    )
+    negative_prototypes: Literal["others", "published"] = setting(
+        "others",
+        "others: r prototypes other than the query's own; published: the prototypes of the other images of the batch, "
+        "even if they are the query's own, and r that no image of the batch has, as in the published code",
     )
     prototype_weight: float = setting(
         "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, most=1_000_000, auto=True

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protonce.losses import prototype_term, sample_candidates
+from protonce.losses import prototype_term, sample_candidates, sample_with_batch
 from protonce.methods.base import Batch, Setup, System, Term
 from protonce.methods.moco import MoCo, mean_term
 from protonce.methods.options import PCLOptions
@@ -36,7 +36,7 @@ class PrototypeTerm(System):
         return state
 
     def prototype_term(self, v: Tensor, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator) -> Term:
-        """Eq. 10 averaged over the granularities; its chance level is the mean of log(r + 1).
+        """Eq. 10 averaged over the granularities; its chance level is the mean of log(1 + negatives).
 
         Args:
             v: embeddings, (b, d).
@@ -44,11 +44,23 @@ class PrototypeTerm(System):
             index: which images they are, (b,).
             draw: draws the negative prototypes; alike on all ranks.
         """
+        candidates, columns = self._candidates(prototypes, index, draw)
+        loss, right = prototype_term(v, prototypes, index, candidates, columns)
+        # A query has as many logits as there are candidates: it drops one of them, and has its own prototype.
+        logits = [len(c.centroids if d is None else d) for c, d in zip(prototypes, candidates, strict=True)]
+        return Term(loss, sum(math.log(count) for count in logits) / len(logits), right)
+
+    def _candidates(
+        self, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator
+    ) -> tuple[list[Tensor | None], Tensor | None]:
+        """Candidates for the negatives at each granularity, and which of them each query drops, see `proto_nce`."""
         r = self.options.negatives
-        candidates = [sample_candidates(len(c.centroids), r, draw) for c in prototypes]
-        loss, right = prototype_term(v, prototypes, index, [None if c is None else c.to(v.device) for c in candidates])
-        chance = sum(math.log(min(len(c.centroids), r + 1)) for c in prototypes) / len(prototypes)
-        return Term(loss, chance, right)
+        if self.options.negative_prototypes == "published":
+            batch = self.context.gather(index)  # (B,)
+            columns = self.context.part(torch.arange(len(batch), device=index.device))  # of this rank's images, (b,)
+            return [sample_with_batch(c.assignment[batch], len(c.centroids), r, draw) for c in prototypes], columns
+        drawn = [sample_candidates(len(c.centroids), r, draw) for c in prototypes]
+        return [None if c is None else c.to(index.device) for c in drawn], None
 
     def weight(self, epoch: int) -> float:
         """Factor of the prototype term in this epoch: it grows in equal steps over the ramp."""
