@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+import torchvision
 from torch import nn
 
 from protonce.auto import DataSize, Machine, resolve
@@ -11,6 +12,8 @@ from protonce.devices import autocast
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
 
+BLOCKS = ("timm", "torchvision")
+LAST = {"resnet18": "bn2", "resnet50": "bn3"}  # norm of a block
 CPU = Machine("cpu", bfloat16=False, faiss=False, cores=1)
 
 
@@ -48,6 +51,38 @@ def test_the_papers_encoder_is_timms_resnet50_and_a_head():
     assert encoder.backbone.state_dict().keys() == timm.create_model("resnet50", num_classes=0).state_dict().keys()
     assert isinstance(encoder.head, nn.Linear)
     assert encoder.head.weight.shape == (16, 2048)
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "resnet50"])
+def test_the_last_norm_of_a_block_starts_as_in_timm_or_in_torchvision(backbone):
+    """All else is drawn alike; and torchvision's convolutions, norms and linear layers have the same distributions."""
+    small = {"backbone": backbone, "image_size": 32, "head": "linear", "stem": "standard"}
+    timms, torchvisions = (build(settings(**small, block_init=name)) for name in ("timm", "torchvision"))
+    torch.manual_seed(0)
+    reference = getattr(torchvision.models, backbone)(num_classes=16)
+    last = {name for name, m in reference.named_modules() if "layer" in name and name.split(".")[-1] == LAST[backbone]}
+    assert len(last) > 7
+    theirs = reference.state_dict()
+    for (name, a), b in zip(timms.backbone.named_parameters(), torchvisions.backbone.parameters(), strict=True):
+        if name.removesuffix(".weight") in last:
+            assert (a == 0).all()
+            assert (b == 1).all()
+        else:
+            assert torch.equal(a, b), name
+        assert b.shape == theirs[name].shape
+        ours = b.detach()
+        if ours.ndim > 1:
+            torch.testing.assert_close(ours.std(), theirs[name].std(), rtol=0.1, atol=0)
+        else:
+            assert torch.equal(ours, theirs[name]), "of norms nothing is drawn"
+    assert torch.equal(timms.head.weight, torchvisions.head.weight)
+    largest = timms.head.weight.detach().abs().max()  # drawn uniformly
+    torch.testing.assert_close(largest, theirs["fc.weight"].abs().max(), rtol=0.05, atol=0)
+
+
+def test_other_backbones_ignore_how_blocks_start():
+    both = [build(settings(backbone="vit_tiny_patch16_224", image_size=32, block_init=name)) for name in BLOCKS]
+    assert all(torch.equal(a, b) for a, b in zip(*(e.parameters() for e in both), strict=True))
 
 
 def test_small_stem_keeps_the_resolution():

@@ -1,5 +1,7 @@
 """k-means: the two engines agree, and every odd input has a defined result."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,14 +12,14 @@ from protonce.config import Settings
 from protonce.data.loader import Loader
 from protonce.data.sources import open_source
 from protonce.data.views import ImageViews
+from protonce.devices import look_at_machine
 from protonce.encoder import build
 from protonce.features import extract
 from protonce.kmeans import KMeans, first_of_each, k_means, nearest, originals
+from protonce.ranks import Ranks
 
-ENGINES = [
-    "torch",
-    pytest.param("faiss", marks=pytest.mark.skipif("sys.platform != 'linux'", reason="faiss is Linux's")),
-]
+linux = pytest.mark.skipif("sys.platform != 'linux'", reason="faiss is Linux's")
+ENGINES = ["torch", pytest.param("faiss", marks=linux)]
 
 
 def generator(seed=0):
@@ -237,3 +239,35 @@ def test_the_first_of_equally_good_starts_is_kept(objectives, best, monkeypatch)
 def test_invalid_input_raises(shape, k):
     with pytest.raises(ValueError, match="k-means needs"):
         k_means(torch.zeros(shape), k, generator=generator())
+
+
+@linux
+def test_faiss_clusters_on_the_gpu_of_the_points(monkeypatch):
+    """On that one alone: the others are other ranks'. faiss-gpu is pretended."""
+    import faiss
+
+    monkeypatch.setattr(faiss, "index_cpu_to_gpus_list", lambda index, gpus: (index.d, gpus), raising=False)
+    second = SimpleNamespace(shape=(50, 4), is_cuda=True, device=torch.device("cuda", 1))
+    assert kmeans._flat_index(second) == (4, [1])
+    made, flat = [], kmeans._flat_index
+    monkeypatch.setattr(kmeans, "_flat_index", lambda points: made.append(flat(points)) or made[-1])
+    points, _ = blobs(n=50, k=4)
+    k_means(points, 4, generator=generator(), engine="faiss")
+    assert [type(index) for index in made] == [faiss.IndexFlatL2] * 2, "for Lloyd's iterations, and to assign"
+    assert all(index.ntotal == 4 for index in made)
+
+
+@linux
+@pytest.mark.parametrize(("module", "gpus", "expected"), [("cpu", 0, False), ("gpu", 0, False), ("gpu", 2, True)])
+def test_faiss_gpu_is_recognised(monkeypatch, module, gpus, expected):
+    import faiss
+
+    if module == "gpu":
+        monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    else:
+        monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: gpus, raising=False)
+    assert kmeans.faiss_has_gpu() is expected
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    assert look_at_machine("cuda", Ranks()).faiss_gpu is expected
+    assert not look_at_machine("cpu", Ranks()).faiss_gpu

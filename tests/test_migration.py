@@ -1,6 +1,8 @@
 """Run folders and checkpoints from before systems had options of their own: read, and resumed, as what they were."""
 
 import dataclasses
+import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -9,12 +11,25 @@ import yaml
 
 import protonce
 from conftest import SMALL, train_until
+from protonce import manifest
 from protonce.errors import UserError
+from protonce.methods.base import System, Term
+from protonce.methods.pcl import PCL
 from protonce.prototypes import Prototypes
 from protonce.report.page import write_report
+from protonce.run.checking import check_run
 
 PCLS = {"terms": "both", "negatives": 16000, "prototype_weight": 1.0, "warmup_epochs": 1, "ramp_epochs": 0}
 NEW = ("record_every", "optimizer", "lr_warmup_epochs", "lr_final", "clip_gradients")
+NEW_IN_3 = {
+    "phi_clamp": "percentiles",
+    "phi_of_identical": "largest",
+    "block_init": "timm",
+    "queue_push": "before",
+    "queue_start": "empty",
+    "own_keys": "masked",
+    "negative_prototypes": "others",
+}
 
 
 def age(path, **changes):
@@ -22,7 +37,7 @@ def age(path, **changes):
     config = yaml.safe_load((path / "config.yaml").read_text())
     del config["system"], config["data"]["own_system"], config["format"], config["threads"]
     for part in ("asked", "settings"):
-        kept = {name: value for name, value in config[part].items() if name not in NEW}
+        kept = {name: value for name, value in config[part].items() if name not in (*NEW, *NEW_IN_3)}
         config[part] = {**PCLS, **kept, **changes}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     (path / "manifest.json").unlink()
@@ -65,6 +80,65 @@ def test_an_older_checkpoint_is_resumed_to_the_byte(photos, tmp_path, monkeypatc
     for name in ("encoder.safetensors", "prototypes.npz"):
         assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
     assert [record["phi"] for record in run.metrics] == [record["phi"] for record in whole.metrics]
+
+
+def age_to_2(path):
+    """Rewrite a run as format 2 was: without the settings that are new in format 3."""
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    missing = {name for name in NEW_IN_3 if name not in config["settings"]}
+    for part in ("asked", "settings"):
+        config[part] = {name: value for name, value in config[part].items() if name not in NEW_IN_3}
+    manifest.write(path, "config.yaml", yaml.safe_dump({**config, "format": 2}, sort_keys=False))
+    files = json.loads((path / "manifest.json").read_text())["files"]
+    digest = hashlib.sha256(json.dumps([2, files], sort_keys=True).encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps({"format": 2, "files": files, "sha256": digest}))
+    return missing
+
+
+@pytest.mark.parametrize("method", ["pcl", "moco"])
+def test_a_run_of_format_2_is_read_as_what_its_code_did(photos, tmp_path, monkeypatch, method):
+    """And resumed to the byte."""
+    settings = {**SMALL, "method": method, "epochs": 2, "quiet": True}
+    settings |= {"warmup_epochs": 1} if method == "pcl" else {}
+    whole = protonce.train(photos, tmp_path / "whole", **settings)
+    train_until((1, 2), monkeypatch, photos, tmp_path / "run", settings)
+    missing = age_to_2(tmp_path / "run")
+    assert missing == (set() if method == "pcl" else {"negative_prototypes"})
+    old = protonce.load(tmp_path / "run")
+    assert old.settings == dataclasses.replace(whole.settings, checkpoint_minutes=0.0)
+    assert old.options == whole.options
+    found = {**dataclasses.asdict(old.settings), **old.options}
+    assert {name: found[name] for name in NEW_IN_3 if name in found} == {
+        name: value for name, value in NEW_IN_3.items() if name not in missing
+    }
+    checked = check_run(tmp_path / "run")
+    assert "format 2, of an older version of protonce" in checked.notes
+    assert not checked.damaged
+    with pytest.raises(UserError, match="was started with queue_push before, not after"):
+        protonce.train(photos, old.path, resume=True, quiet=True, queue_push="after")
+    run = protonce.train(photos, tmp_path / "run", resume=True, quiet=True)
+    for name in ("encoder.safetensors", "prototypes.npz"):
+        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_a_system_of_ones_own_in_format_2_gets_the_options_it_is_built_on(photos, tmp_path):
+    class Mine(PCL):
+        """PCL."""
+
+    class Other(System):
+        """The mean of the embeddings."""
+
+        terms = ("mean",)
+
+        def m_step(self, batch, state):
+            loss = self.query(batch.views[0]).mean()
+            return loss, {"mean": Term(loss)}
+
+    for method, new in ((Mine, {name for name in NEW_IN_3 if name in PCL.Options.names()}), (Other, set())):
+        run = protonce.train(photos, tmp_path / method.__name__, method=method, epochs=1, quiet=True, **SMALL)
+        age_to_2(run.path)
+        assert {name for name in protonce.load(run.path).options if name in NEW_IN_3} == new
+        protonce.train(photos, run.path, method=method, resume=True, quiet=True)  # it has ended
 
 
 def age_checkpoint(path):

@@ -46,6 +46,17 @@ def test_the_rate_warms_up_and_ends_at_the_final_one():
     assert max(rates(4, lr=0.8, epochs=2, lr_warmup_epochs=5)) < 0.8
 
 
+@pytest.mark.parametrize("warm", [0, 2, 1.5])
+def test_the_cosine_by_epochs_falls_once_an_epoch(warm):
+    """As the published code's: lr (1 + cos(π epoch / epochs)) / 2 in all steps of an epoch."""
+    found = rates(4, lr=0.8, epochs=6, lr_warmup_epochs=warm, schedule="cosine-epoch", lr_final=0.1)
+    for place in range(math.ceil(4 * warm), 24):
+        share = max(place // 4 - warm, 0) / (6 - warm)
+        assert found[place] == pytest.approx(0.1 + 0.7 * 0.5 * (1 + math.cos(math.pi * share))), place
+    assert found[: int(4 * warm)] == rates(4, lr=0.8, epochs=6, lr_warmup_epochs=warm)[: int(4 * warm)]
+    assert rates(1, lr=0.8, epochs=6, schedule="cosine-epoch") == rates(1, lr=0.8, epochs=6)
+
+
 class Toy(nn.Module):
     def __init__(self):
         super().__init__()

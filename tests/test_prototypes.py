@@ -6,23 +6,26 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from protonce.prototypes import assign, concentration, e_step, parents
+from protonce.prototypes import assign, cluster, concentration, e_step, parents
 
 
 def features(n, d=8, seed=0):
     return F.normalize(torch.randn(n, d, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
-def naive_phi(points, means, assignment, tau, alpha):
+def naive_phi(points, means, assignment, tau, alpha, clamp=True, identical="largest"):
     """Eq. 12 cluster by cluster, then the percentiles by sorting, then the mean."""
-    phi = []
+    phi, alike = [], []
     for c in range(len(means)):
         members = [points[i] for i in range(len(points)) if int(assignment[i]) == c]
         distances = [math.dist(v.tolist(), means[c].tolist()) for v in members]
         mean = sum(distances) / len(distances)
         phi.append(None if mean < 1e-6 else mean / math.log(len(members) + alpha))
-    largest = max(p for p in phi if p is not None)
+        alike.append(mean < 1e-6 and len(members) > 1)
+    least, largest = min(p for p in phi if p is not None), max(p for p in phi if p is not None)
     phi = [largest if p is None else p for p in phi]
+    if identical == "smallest":
+        phi = [0.0 if a else p for a, p in zip(alike, phi, strict=True)]
 
     def percentile(q):
         ordered = sorted(phi)
@@ -32,21 +35,54 @@ def naive_phi(points, means, assignment, tau, alpha):
         return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
     low, high = percentile(0.1), percentile(0.9)
-    phi = [min(max(p, low), high) for p in phi]
+    if clamp:
+        phi = [min(max(p, low), high) for p in phi]
+    phi = [p or least for p in phi]
     return torch.tensor([p * tau * len(phi) / sum(phi) for p in phi])
 
 
 @pytest.mark.parametrize("alpha", [1.0, 10.0])
-def test_concentration_is_the_loop_over_equation_12(alpha):
+@pytest.mark.parametrize("clamp", [True, False])
+@pytest.mark.parametrize("identical", ["largest", "smallest"])
+def test_concentration_is_the_loop_over_equation_12(alpha, clamp, identical):
     points = features(120)
     assignment = torch.arange(120) % 12
     points[assignment == 3] = points[3].clone()  # ten members, all alike
     assignment[5] = 12  # one member
     means = torch.stack([points[assignment == k].mean(dim=0) for k in range(13)])
-    phi = concentration(points, means, assignment, 0.2, alpha)
-    torch.testing.assert_close(phi, naive_phi(points, means, assignment, 0.2, alpha), rtol=1e-4, atol=1e-6)
+    phi = concentration(points, means, assignment, 0.2, alpha, clamp=clamp, identical=identical)
+    expected = naive_phi(points, means, assignment, 0.2, alpha, clamp, identical)
+    torch.testing.assert_close(phi, expected, rtol=1e-4, atol=1e-6)
     assert phi.mean().item() == pytest.approx(0.2, rel=1e-5)
-    assert phi[3] == phi[12] == phi.max(), "no spread is no knowledge of it"
+    assert phi[12] == phi.max(), "of one image nothing is known"
+    assert phi[3] == (phi.max() if identical == "largest" else phi.min())
+
+
+@pytest.mark.parametrize("clamp", [True, False])
+def test_phi_is_never_zero(clamp):
+    """Nor where more than a tenth of the clusters are of identical images, so that the 10th percentile is 0."""
+    points = features(40)
+    assignment = torch.arange(40) // 5
+    points[:15] = points[[0, 5, 10]].repeat_interleave(5, dim=0)  # three of eight clusters
+    means = torch.stack([points[assignment == k].mean(dim=0) for k in range(8)])
+    phi = concentration(points, means, assignment, 0.1, 10.0, clamp=clamp, identical="smallest")
+    assert (phi[:3] == phi[3:].min()).all()
+    assert phi.min() > 0
+    torch.testing.assert_close(phi, naive_phi(points, means, assignment, 0.1, 10.0, clamp, "smallest"))
+
+
+def test_settings_choose_how_phi_is_estimated():
+    from conftest import make_system
+
+    points = features(48, d=16)
+    points[:9] = points[0].clone()
+    for clamp in ("percentiles", "none"):
+        for identical in ("largest", "smallest"):
+            settings = make_system(phi_clamp=clamp, phi_of_identical=identical, clusters=[12]).settings
+            (c,) = cluster(points, settings)
+            options = {"clamp": clamp == "percentiles", "identical": identical}
+            expected = naive_phi(points, c.means, c.assignment, settings.tau, settings.alpha, **options)
+            torch.testing.assert_close(c.concentration, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_larger_and_tighter_clusters_have_smaller_phi():

@@ -1,6 +1,8 @@
 """Resolve `auto` settings by the size of the data and the machine.
 
-At ImageNet's size every choice is the paper's. Loads no torch.
+At ImageNet's size every choice that depends on the data is the paper's. Those that depend on the machine are not: a GPU
+that has bfloat16 trains in it, and k-means is torch's on a GPU without faiss-gpu. The recipes named after the paper,
+`pcl-v1` and `pcl-v2`, and MoCo's, `moco-v1` and `moco-v2`, have full precision. Loads no torch.
 """
 
 import dataclasses
@@ -21,12 +23,16 @@ RESNET = re.compile(r"resnet\d+[a-z]?")  # the backbones that take the small ste
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine: its device, whether that supports bfloat16, whether faiss is available, and the number of cores."""
+    """The machine: its device, whether that supports bfloat16, whether faiss is available, and the number of cores.
+
+    `faiss_gpu`: whether faiss can use that device, a GPU.
+    """
 
     device: str
     bfloat16: bool
     faiss: bool
     cores: int
+    faiss_gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
 
     choose("device", machine.device)
     choose("precision", "bf16" if machine.device == "cuda" and machine.bfloat16 else "32")
-    choose("kmeans_engine", "faiss" if machine.faiss and machine.device == "cpu" else "torch")
+    faiss = machine.faiss_gpu if machine.device == "cuda" else machine.faiss and machine.device == "cpu"
+    choose("kmeans_engine", "faiss" if faiss else "torch")
     choose("workers", min(machine.cores, 8))
     choose("mean", IMAGENET_MEAN)
     choose("std", IMAGENET_STD)

@@ -40,7 +40,15 @@ class Settings(Checked):
     concentration: Literal["estimated", "fixed"] = setting(
         "estimated", "estimated: phi by eq. 12; fixed: phi = tau for every prototype (fig. 3a)"
     )
-    kmeans_engine: Literal["auto", "faiss", "torch"] = setting("auto", "faiss or torch; auto is faiss on Linux's CPUs")
+    phi_clamp: Literal["percentiles", "none"] = setting(
+        "percentiles", "percentiles: phi is clamped to its 10th and 90th, as in the published code; none: eq. 12 alone"
+    )
+    phi_of_identical: Literal["largest", "smallest"] = setting(
+        "largest", "phi of a cluster of identical images: the largest of its set, or the smallest, as in eq. 12"
+    )
+    kmeans_engine: Literal["auto", "faiss", "torch"] = setting(
+        "auto", "faiss or torch; auto is faiss on Linux's CPUs and where faiss-gpu is installed for a GPU"
+    )
     kmeans_iterations: int = setting(20, "iterations of k-means", least=1, most=10_000)
     kmeans_starts: int = setting(1, "random starts of k-means; the best is kept", least=1, most=1000)
     kmeans_init: Literal["fresh", "warm"] = setting(
@@ -67,6 +75,11 @@ class Settings(Checked):
         "mlp", "projection head: linear (v1) or mlp (v2); none is for imported encoders without one"
     )
     dim: int = setting(128, "dimensions of the embedding", least=2, most=65_536)
+    block_init: Literal["timm", "torchvision"] = setting(
+        "timm",
+        "last batch norm of a ResNet's blocks starts at 0 (timm) or at 1 (torchvision, as in the paper); other "
+        "backbones ignore it",
+    )
     bn_splits: int | Auto = setting(
         "auto", "sub-batches for batch norm, so that statistics do not leak between views", least=1, most=LARGE_BATCH
     )
@@ -105,8 +118,12 @@ class Settings(Checked):
     )
     lr: float = setting(0.03, "learning rate at the start", above=0, most=HIGHEST_RATE)
     lr_warmup_epochs: float = setting(0.0, "epochs of linear warm-up of the learning rate", least=0, most=LONG)
-    lr_final: float = setting(0.0, "final learning rate of the cosine schedule", least=0, most=HIGHEST_RATE)
-    schedule: Literal["cosine", "step"] = setting("cosine", "learning rate schedule: cosine or step")
+    lr_final: float = setting(0.0, "final learning rate of the cosine schedules", least=0, most=HIGHEST_RATE)
+    schedule: Literal["cosine", "cosine-epoch", "step"] = setting(
+        "cosine",
+        "learning rate schedule: cosine, which falls at every step; cosine-epoch, once an epoch, as in the published "
+        "code; or step",
+    )
     drops: list[float] = setting(
         [0.6, 0.8],
         "step schedule: shares of the epochs after which the learning rate is divided by 10",

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from protonce.auto import Machine
 from protonce.config import Resolved
 from protonce.errors import UserError
+from protonce.kmeans import faiss_has_gpu
 from protonce.ranks import Ranks
 
 HALF = {"16": torch.float16, "bf16": torch.bfloat16}
@@ -61,11 +62,13 @@ def find_device(asked: str) -> str:
 
 def look_at_machine(device: str, ranks: Ranks) -> Machine:
     """What this machine can do, with several processes on it for each of them."""
+    faiss = sys.platform == "linux" and importlib.util.find_spec("faiss") is not None  # macOS: clashes with torch
     return Machine(
         device=device,
         bfloat16=device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
-        faiss=sys.platform == "linux" and importlib.util.find_spec("faiss") is not None,  # macOS: clashes with torch
+        faiss=faiss,
         cores=max((os.cpu_count() or 1) // ranks.local_world_size, 1),
+        faiss_gpu=faiss and device == "cuda" and faiss_has_gpu(),
     )
 
 

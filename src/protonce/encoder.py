@@ -60,7 +60,7 @@ def build(settings: Resolved, backbone: nn.Module | None = None, example: Tensor
     """Build a new encoder with random weights.
 
     Args:
-        settings: backbone, width, stem, head, dim, image_size and seed.
+        settings: backbone, width, stem, block_init, head, dim, image_size and seed.
         backbone: a custom module, (B, ...) to (B, D); None: `settings.backbone` from timm.
         example: a batch of views, needed to infer D of a custom module.
 
@@ -120,6 +120,9 @@ def timm_backbone(settings: Resolved) -> nn.Module:
         options["channels"] = tuple(settings.width * 2**stage for stage in range(4))
         # Only timm's deep stem (three 3x3 convolutions, ResNet-C) can be narrower than 64 channels.
         options |= {"stem_type": "deep", "stem_width": settings.width // 2}
+    if is_resnet and settings.block_init == "torchvision":
+        # All else is drawn alike by both: He's normal with fan_out for convolutions, 1 and 0 for batch norm.
+        options["zero_init_last"] = False
     if fixed_size(name) not in (None, settings.image_size):
         options["img_size"] = settings.image_size
     try:

@@ -1,7 +1,8 @@
 """k-means with two engines, faiss and torch.
 
-faiss is used in the paper and is faster on a CPU; torch is for macOS, where faiss and torch conflict, and for GPUs
-without faiss-gpu. Both start from the same centroids and run the same number of Lloyd's iterations.
+faiss is used in the paper and is faster on a CPU; faiss-gpu clusters points on the GPU where they are. torch is for
+macOS, where faiss and torch conflict, and for GPUs without faiss-gpu. Both start from the same centroids and run the
+same number of Lloyd's iterations.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -162,6 +163,13 @@ def _lloyd_torch(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
     return centroids
 
 
+def faiss_has_gpu() -> bool:
+    """Whether faiss can use a GPU: it is faiss-gpu, and finds one."""
+    import faiss
+
+    return hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0
+
+
 def _lloyd_faiss(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
     import faiss
 
@@ -172,14 +180,22 @@ def _lloyd_faiss(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )
+    solver.index = _flat_index(points)
     solver.train(_numpy(points), init_centroids=_numpy(centroids))
     return torch.from_numpy(solver.centroids).to(points)
 
 
-def _nearest_faiss(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+def _flat_index(points: Tensor) -> Any:
+    """An index that searches by comparing with all; on the GPU of the points, if they are on one."""
     import faiss
 
-    index: Any = faiss.IndexFlatL2(points.shape[1])
+    index = faiss.IndexFlatL2(points.shape[1])
+    # Not by the argument `gpu` of faiss.Kmeans, which takes all GPUs: the others belong to other ranks.
+    return faiss.index_cpu_to_gpus_list(index, gpus=[points.device.index]) if points.is_cuda else index
+
+
+def _nearest_faiss(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    index = _flat_index(points)
     index.add(_numpy(centroids))
     distances, assignment = index.search(_numpy(points), 1)
     return torch.from_numpy(distances[:, 0]).to(points), torch.from_numpy(assignment[:, 0]).to(points.device)

@@ -37,13 +37,15 @@ def _without_decay(group: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def learning_rate(settings: Resolved, progress: Progress) -> float:
-    """Learning rate of a step: linear warm-up, then a cosine or step schedule."""
+    """Learning rate of a step: linear warm-up, then a cosine by steps or by whole epochs, or a step schedule."""
     s, epoch = settings, progress.epoch + progress.step / progress.steps
     if epoch < s.lr_warmup_epochs:
         return s.lr * min((epoch + 1 / progress.steps) / s.lr_warmup_epochs, 1.0)
     if s.schedule == "step":
         return s.lr * step_decay(epoch / s.epochs, s.drops, 0.1)
     risen = min(s.lr_warmup_epochs, s.epochs)
+    if s.schedule == "cosine-epoch":
+        epoch = max(float(progress.epoch), risen)
     share = (epoch - risen) / (s.epochs - risen) if risen else epoch / s.epochs
     return s.lr_final + (s.lr - s.lr_final) * 0.5 * (1 + math.cos(math.pi * share))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from protonce import randomness
 from protonce.config import Resolved
-from protonce.kmeans import Engine, k_means, nearest
+from protonce.kmeans import Engine, faiss_has_gpu, k_means, nearest
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ def e_step(
     generator: torch.Generator,
     alpha: float = 10.0,
     estimate: bool = True,
+    clamp: bool = True,
+    identical: Literal["largest", "smallest"] = "largest",
     iterations: int = 20,
     starts: int = 1,
     sample: int = 0,
@@ -56,6 +59,8 @@ def e_step(
         generator: for the random starts of k-means.
         alpha: smooths φ of small clusters, eq. 12.
         estimate: φ by eq. 12; False: φ = τ for every prototype (fig. 3a).
+        clamp: clamp φ to its 10th and 90th percentile.
+        identical: φ of a cluster of identical images, see `concentration`.
         iterations: of k-means.
         starts: random starts of k-means, of which the best is used.
         sample: number of random images to which k-means is fitted; 0: all.
@@ -75,7 +80,7 @@ def e_step(
             engine=engine,
         )
         phi = (  # φ_m = Concentration(C^m, V')
-            concentration(features, found.means, found.assignment, tau, alpha)
+            concentration(features, found.means, found.assignment, tau, alpha, clamp=clamp, identical=identical)
             if estimate
             else features.new_full((len(found.means),), tau)
         )
@@ -95,13 +100,15 @@ def cluster(features: Tensor, settings: Resolved, epoch: int = 0, start: Sequenc
     Returns:
         prototypes of each granularity, on the CPU
     """
-    device = settings.device if settings.kmeans_engine == "torch" else "cpu"
+    on_device = settings.kmeans_engine == "torch" or (settings.device == "cuda" and faiss_has_gpu())
     found = e_step(
-        features.to(device),
+        features.to(settings.device if on_device else "cpu"),
         settings.clusters,
         tau=settings.tau,
         alpha=settings.alpha,
         estimate=settings.concentration == "estimated",
+        clamp=settings.phi_clamp == "percentiles",
+        identical=settings.phi_of_identical,
         generator=randomness.generator(settings.seed, "k-means", epoch),
         iterations=settings.kmeans_iterations,
         starts=settings.kmeans_starts,
@@ -112,11 +119,20 @@ def cluster(features: Tensor, settings: Resolved, epoch: int = 0, start: Sequenc
     return [c.to("cpu") for c in found]
 
 
-def concentration(features: Tensor, means: Tensor, assignment: Tensor, tau: float, alpha: float) -> Tensor:
+def concentration(
+    features: Tensor,
+    means: Tensor,
+    assignment: Tensor,
+    tau: float,
+    alpha: float,
+    *,
+    clamp: bool = True,
+    identical: Literal["largest", "smallest"] = "largest",
+) -> Tensor:
     """φ of each prototype by eq. 12, clamped to the 10th to 90th percentile and scaled to a mean of τ.
 
-    A cluster without spread (one member, or identical ones) takes the largest φ of the set, because its extent is
-    unknown; if no cluster has spread, φ = τ.
+    A cluster of one image takes the largest φ of the set, because its extent is unknown. If no cluster has spread,
+    φ = τ.
 
     Args:
         features: v', (n, d).
@@ -124,6 +140,10 @@ def concentration(features: Tensor, means: Tensor, assignment: Tensor, tau: floa
         assignment: prototype of each image, (n,); each of the k occurs.
         tau: τ.
         alpha: α.
+        clamp: False omits the clamp, which the paper does not mention.
+        identical: φ of a cluster of several identical images: "largest", like that of a single image; or "smallest",
+            the 0 of eq. 12. Where the clamp does not raise it, it is the smallest φ of the clusters with spread,
+            because logits are divided by it.
 
     Returns:
         (k,)
@@ -137,8 +157,13 @@ def concentration(features: Tensor, means: Tensor, assignment: Tensor, tau: floa
     if not spread.any():
         return torch.full_like(phi, tau)
     phi = torch.where(spread, phi, phi[spread].max())
-    low, high = torch.quantile(phi, phi.new_tensor([0.1, 0.9])).tolist()
-    phi = phi.clamp(low, high)
+    if identical == "smallest":
+        phi = phi.masked_fill(~spread & (size > 1), 0.0)
+    smallest = phi[spread].min()
+    if clamp:
+        low, high = torch.quantile(phi, phi.new_tensor([0.1, 0.9])).tolist()
+        phi = phi.clamp(low, high)
+    phi = torch.where(phi > 0, phi, smallest)
     return phi * (tau / phi.mean())
 
 

@@ -45,7 +45,8 @@ def check_run(path: Path) -> Checked:
             _check_file(path, name, checked)
     _check_features(path, checked)
     if found.version < manifest.FORMAT:
-        checked.notes.append(f"format {found.version}, of an older version of protonce, which wrote no checksums")
+        without = ", which wrote no checksums" if found.version == 1 else ""
+        checked.notes.append(f"format {found.version}, of an older version of protonce{without}")
     if not checked.damaged:
         _open(path, checked)
     return checked

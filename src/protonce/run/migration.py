@@ -1,9 +1,9 @@
-"""Read the config.yaml of run folders that were written before systems had options of their own."""
+"""Read the config.yaml of run folders of earlier formats: each setting that they lack has the value their code used."""
 
 from typing import Any
 
-# Settings that older versions did not have, with the values that their code used.
-ADDED_SETTINGS = {
+# Format 1, before systems had options of their own, did not have these.
+ADDED_TO_1 = {
     "optimizer": "sgd",
     "lr_warmup_epochs": 0.0,
     "lr_final": 0.0,
@@ -11,22 +11,32 @@ ADDED_SETTINGS = {
     "record_every": 1,
 }
 PCL_ONLY = ("terms", "negatives", "prototype_weight", "warmup_epochs", "ramp_epochs")
+# Format 2 did not have these; nor the options of systems that have all of certain others.
+ADDED_TO_2 = {"phi_clamp": "percentiles", "phi_of_identical": "largest", "block_init": "timm"}
+ADDED_TO_2_IF = (
+    (("queue", "twin_momentum", "queries"), {"queue_push": "before", "queue_start": "empty", "own_keys": "masked"}),
+    (("negatives", "prototype_weight", "ramp_epochs"), {"negative_prototypes": "others"}),
+)
 
 
 def migrated(config: dict[str, Any]) -> dict[str, Any]:
-    """The content of a config.yaml, in the form that this version writes.
+    """The content of a config.yaml, in the form that this version writes."""
+    if "system" not in config:
+        config = _from_1(config)
+    # Of an older format that has some of them, the others were lost: they are missed, not guessed.
+    if config.get("format", 1) < 3 and not any(name in config["settings"] for name in ADDED_TO_2):
+        config = _from_2(config)
+    return config
 
-    Older versions wrote all options of PCL for MoCo as well, which ignored them, and called MoCo either by its name or
-    PCL with `terms: instance`.
-    """
-    if "system" in config:
-        return config
+
+def _from_1(config: dict[str, Any]) -> dict[str, Any]:
+    """MoCo had all options of PCL, which it ignored, and was also called PCL with `terms: instance`."""
     chosen = config["settings"]
     moco = chosen["method"] == "moco" or chosen.get("terms") == "instance"
     unused = PCL_ONLY if moco else ()
     method = {"method": "moco"} if moco else {}
     parts = {
-        part: ADDED_SETTINGS | {name: value for name, value in config[part].items() if name not in unused} | method
+        part: ADDED_TO_1 | {name: value for name, value in config[part].items() if name not in unused} | method
         for part in ("asked", "settings")
     }
     if config.get("imported"):
@@ -34,3 +44,18 @@ def migrated(config: dict[str, Any]) -> dict[str, Any]:
     else:
         system = {"title": "MoCo" if moco else "PCL", "terms": ["instance"] if moco else ["instance", "prototype"]}
     return {**config, **parts, "system": system}
+
+
+def _from_2(config: dict[str, Any]) -> dict[str, Any]:
+    parts = {part: {**ADDED_TO_2, **_added_options(config[part]), **config[part]} for part in ("asked", "settings")}
+    return {**config, **parts}
+
+
+def _added_options(values: dict[str, Any]) -> dict[str, Any]:
+    """Options that a system has by now, a user's own built on MoCo or PCL too."""
+    return {
+        name: value
+        for others, added in ADDED_TO_2_IF
+        if all(other in values for other in others)
+        for name, value in added.items()
+    }
