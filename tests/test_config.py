@@ -15,6 +15,14 @@ from protonce.methods.registry import SYSTEMS, find, part, part_recipe
 CPU = Machine("cpu", bfloat16=True, faiss=True, cores=4)
 GPU = Machine("cuda", bfloat16=True, faiss=True, cores=16)
 IMAGENET = DataSize(1_281_167, 400)
+PUBLISHED = {
+    "queue_push": "after",
+    "queue_start": "random",
+    "own_keys": "negatives",
+    "queries": "one",
+    "block_init": "torchvision",
+    "precision": "32",
+}
 
 
 @pytest.mark.parametrize(
@@ -84,10 +92,11 @@ def test_the_papers_recipes():
         "sgd_momentum": 0.9, "weight_decay": 1e-4, "lr": 0.03, "epochs": 200, "warmup_epochs": 20,
         "negatives": 16000, "queue": 16000, "clusters": [25000, 50000, 100000], "alpha": 10.0,
         "twin_momentum": 0.999, "crop_scale": [0.2, 1.0], "grey_p": 0.2, "terms": "both", "concentration": "estimated",
+        "negative_prototypes": "published", "phi_clamp": "percentiles", "phi_of_identical": "smallest", **PUBLISHED,
     }  # fmt: skip
     v1 = {"tau": 0.1, "head": "linear", "schedule": "step", "views": "v1", "jitter": [0.4] * 4, "jitter_p": 1.0}
     v2 = {
-        "tau": 0.2, "head": "mlp", "schedule": "cosine", "views": "v2", "jitter": [0.4, 0.4, 0.4, 0.1],
+        "tau": 0.2, "head": "mlp", "schedule": "cosine-epoch", "views": "v2", "jitter": [0.4, 0.4, 0.4, 0.1],
         "jitter_p": 0.8, "blur_p": 0.5, "blur_sigma": [0.1, 2.0],
     }  # fmt: skip
     for name, own in (("pcl-v1", v1), ("pcl-v2", v2)):
@@ -97,6 +106,32 @@ def test_the_papers_recipes():
             assert getattr(resolved, key) == value, "nothing of the paper's is resolved away"
     drops = chosen(read_recipe("pcl-v1"), IMAGENET, GPU)
     assert [share * drops.epochs for share in drops.drops] == [120, 160]
+
+
+def test_mocos_recipes():
+    """He et al. (2020), section 4.1, and Chen et al. (2020), value by value; all else is as in PCL's."""
+    moco = {"method": "moco", "queue": 65536, "bn_splits": 8, "blur_p": 0.0, "tau": 0.07}
+    v2 = {"blur_p": 0.5, "tau": 0.2}
+    for version, own in (("v1", moco), ("v2", {**moco, **v2})):
+        recipe, pcl = read_recipe(f"moco-{version}"), read_recipe(f"pcl-{version}")
+        resolved = chosen(recipe, IMAGENET, GPU, "moco")
+        expected = {name: pcl.get(name, value) for name, value in recipe.items() if name not in own} | own
+        assert recipe == expected
+        assert {name for name in pcl if name not in recipe} == {
+            *(
+                "alpha",
+                "clusters",
+                "concentration",
+                "phi_clamp",
+                "phi_of_identical",
+                "negatives",
+                "negative_prototypes",
+            ),
+            *("prototype_weight", "terms", "warmup_epochs"),
+            *("kmeans_init", "kmeans_iterations", "kmeans_points", "kmeans_starts"),
+        }
+        for name, value in {**own, **PUBLISHED}.items():
+            assert getattr(resolved, name) == value, name
 
 
 def test_auto_is_the_papers_at_imagenets_size():
@@ -144,6 +179,21 @@ def test_bfloat16_is_never_chosen_on_a_cpu():
     assert resolve(Settings(), IMAGENET, GPU).precision == "bf16"
     assert resolve(Settings(), IMAGENET, dataclasses.replace(GPU, bfloat16=False)).precision == "32"
     assert resolve(Settings(precision="bf16"), IMAGENET, CPU).precision == "bf16", "unless it is asked for"
+
+
+@pytest.mark.parametrize(
+    ("machine", "engine"),
+    [
+        (CPU, "faiss"),
+        (dataclasses.replace(CPU, faiss=False), "torch"),
+        (GPU, "torch"),
+        (dataclasses.replace(GPU, faiss_gpu=True), "faiss"),
+        (Machine("mps", bfloat16=False, faiss=True, cores=4), "torch"),
+    ],
+)
+def test_k_means_is_by_faiss_on_a_cpu_and_on_a_gpu_that_faiss_can_use(machine, engine):
+    for recipe in ("pcl-v1", "pcl-v2"):
+        assert chosen(read_recipe(recipe), IMAGENET, machine).kmeans_engine == engine
 
 
 def test_the_recipe_is_chosen_by_size_count_and_device():

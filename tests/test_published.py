@@ -1,0 +1,184 @@
+"""The paper's recipes against a plain loop of the published algorithm, written from the paper and what that code does.
+
+Nothing of the program is used but the encoder as a module, the views as tensors and the random draws; of k-means the
+assignment, which is checked to be one.
+"""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+import protonce
+from conftest import SMALL, stripes, train_until
+from protonce import randomness
+from protonce.encoder import build
+from protonce.methods.pcl import PCL
+
+SIZES = {
+    "backbone": "resnet10t",
+    "width": 4,
+    "dim": 16,
+    "image_size": 16,
+    "plain_resize": 20,
+    "batch_size": 16,
+    "clusters": [6, 20],
+    "queue": 32,
+    "negatives": 4,
+    "epochs": 5,
+    "warmup_epochs": 1,
+}
+N, STEPS, PARTS = 48, 3, 2  # images, steps an epoch, and "GPUs" of 8 images, each with its own batch norm
+RATES = {
+    "pcl-v1": [0.03, 0.03, 0.03, 0.003, 0.0003],  # drops after 3/5 and 4/5, as after 120 and 160 of 200 epochs
+    "pcl-v2": [0.015 * (1 + math.cos(math.pi * epoch / 5)) for epoch in range(5)],
+}
+TAU = {"pcl-v1": 0.1, "pcl-v2": 0.2}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """48 pictures, of which seven are the same."""
+    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for i in range(N):
+        pixels = stripes(rng, i % 3) if i % 7 else np.full((20, 20, 3), 250, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i:02d}.png")
+    return folder
+
+
+def concentration(features, assignment, tau):
+    """Centroids and φ of each cluster, as published."""
+    centroids, density = [], []
+    for k in range(int(assignment.max()) + 1):
+        members = features[assignment == k]
+        centroids.append(members.mean(axis=0))
+        distances = np.sqrt(((members - centroids[k]) ** 2).sum(axis=1))
+        density.append(distances.mean() / np.log(len(members) + 10) if len(members) > 1 else None)
+    largest = max(d for d in density if d is not None)
+    density = np.array([largest if d is None else d for d in density])
+    density = density.clip(np.percentile(density, 10), np.percentile(density, 90))
+    return np.stack(centroids), tau * density / density.mean()
+
+
+def check_k_means(features, assignment, centroids):
+    """Each image is in the cluster of the nearest centroid."""
+    squared = ((features[:, None] - centroids[None]) ** 2).sum(axis=2)
+    assert (squared[np.arange(N), assignment] <= squared.min(axis=1) + 1e-6).all()
+
+
+def instance_loss(q, k, queue, tau):
+    logits = torch.cat([(q * k).sum(dim=1, keepdim=True), q @ queue.T], dim=1) / tau
+    return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))
+
+
+def prototype_loss(q, index, clusterings, draw, r):
+    loss = 0.0
+    for assignment, centroids, density in clusterings:
+        positive = assignment[index].tolist()
+        negative = []
+        for j in torch.randperm(len(centroids), generator=draw).tolist():
+            if j not in positive and len(negative) < r:
+                negative.append(j)
+        selected = positive + negative
+        prototypes = F.normalize(torch.from_numpy(centroids[selected]).float(), dim=1)
+        logits = q @ prototypes.T / torch.from_numpy(density[selected]).float()
+        loss = loss + F.cross_entropy(logits, torch.arange(len(q)))
+    return loss / len(clusterings)
+
+
+@pytest.mark.parametrize("recipe", ["pcl-v1", "pcl-v2"])
+def test_training_is_the_published_algorithm(pictures, tmp_path, monkeypatch, recipe):
+    """Step by step from the same weights, because a small ResNet amplifies rounding; queue and velocity are its own."""
+    seen, after, m_step, after_step = [], [], PCL.m_step, PCL.after_step
+
+    def note(self, batch, state):
+        loss, terms = m_step(self, batch, state)
+        seen.append((batch.views, batch.index, state, float(loss.detach())))
+        return loss, terms
+
+    def snapshot(self, progress):
+        after_step(self, progress)
+        after.append((copy.deepcopy(self.query.state_dict()), copy.deepcopy(self.momentum.state_dict())))
+
+    monkeypatch.setattr(PCL, "m_step", note)
+    monkeypatch.setattr(PCL, "after_step", snapshot)
+    run = protonce.train(pictures, tmp_path / "run", recipe=recipe, device="cpu", quiet=True, **SIZES)
+    loader, tau = run.loader(pictures), TAU[recipe]
+    plain = torch.cat([loader.views.plain(samples) for samples in loader.plain(N)])  # (n, 3, 16, 16)
+
+    theta = build(run.settings).train()
+    theta_ = copy.deepcopy(theta)  # θ' = θ
+    norms = [m.weight for m in theta.backbone.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert all((weight == 1).all() for weight in norms)  # torchvision's
+    velocity = [torch.zeros_like(p) for p in theta.parameters()]
+    queue = F.normalize(torch.randn(32, 16, generator=randomness.generator(0, "queue")), dim=1)
+    pointer, kinds = 0, set()
+    for epoch in range(5):
+        clusterings = []
+        if epoch >= 1:
+            theta_.eval()
+            with torch.no_grad():
+                features = theta_(plain).double().numpy()  # V' = f_θ'(X)
+            theta_.train()
+            for found in seen[epoch * STEPS][2]:
+                assignment = found.assignment.numpy()
+                centroids, density = concentration(features, assignment, tau)
+                check_k_means(features, assignment, centroids)
+                clusterings.append((assignment, centroids, density))
+                for k in range(len(centroids)):
+                    members = features[assignment == k]
+                    kinds.add("one" if len(members) == 1 else "alike" if np.ptp(members, axis=0).max() == 0 else "some")
+        for step in range(STEPS):
+            (x_q, x_k), index, _, published = seen[epoch * STEPS + step]
+            q = torch.cat([theta(part) for part in x_q.chunk(PARTS)])
+            with torch.no_grad():
+                order = torch.randperm(16, generator=randomness.generator(0, "shuffle", epoch, step))
+                shuffled = torch.cat([theta_(part) for part in x_k[order].chunk(PARTS)])
+                k = torch.empty_like(shuffled)
+                k[order] = shuffled
+            loss = instance_loss(q, k, queue.clone(), tau)
+            queue[pointer : pointer + 16] = k  # after the comparison
+            pointer = (pointer + 16) % 32
+            if clusterings:
+                draw = randomness.generator(0, "negatives", epoch, step)
+                loss = loss + prototype_loss(q, index, clusterings, draw, r=4)
+                kinds |= {"mates"} if len(set(clusterings[1][0][index])) < 16 else set()
+            assert published == pytest.approx(float(loss.detach()), rel=1e-5), (epoch, step)
+            before = copy.deepcopy((theta, theta_))
+            theta.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for p, p_, u in zip(theta.parameters(), theta_.parameters(), velocity, strict=True):
+                    u.mul_(0.9).add_(p.grad + 1e-4 * p)
+                    p.sub_(RATES[recipe][epoch] * u)
+                    p_.copy_(0.999 * p_ + 0.001 * p)
+            both = after[epoch * STEPS + step]
+            for ours, theirs, old, rounding in zip(both, (theta, theta_), before, (1e-4, 1e-2), strict=True):
+                gone, error = distance(theirs, old.state_dict()), distance(theirs, ours)
+                assert error < rounding * gone, (epoch, step)  # the twin moves little, compared with its weights
+                for name, value in theirs.named_buffers():  # running statistics
+                    torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5)
+                theirs.load_state_dict(ours)
+    assert kinds == {"one", "alike", "some", "mates"}
+
+
+@torch.no_grad()
+def distance(encoder, state):
+    """Between the weights of an encoder and others."""
+    return math.sqrt(sum(float((p - state[name]).double().square().sum()) for name, p in encoder.named_parameters()))
+
+
+def test_a_published_run_is_resumed_within_an_epoch_to_the_byte(pictures, tmp_path, monkeypatch):
+    """Whatever is to join the queue has joined it when a checkpoint is saved."""
+    queue = {"queue": 24, "queue_push": "after", "queue_start": "random", "own_keys": "negatives"}
+    options = {"negative_prototypes": "published", "negatives": 2, "phi_of_identical": "smallest"}
+    settings = {**SMALL, **queue, **options, "warmup_epochs": 0, "epochs": 2, "quiet": True}
+    whole = protonce.train(pictures, tmp_path / "whole", **settings)
+    train_until((1, 2), monkeypatch, pictures, tmp_path / "run", settings)
+    run = protonce.train(pictures, tmp_path / "run", resume=True, quiet=True)
+    for name in ("encoder.safetensors", "prototypes.npz"):
+        assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
