@@ -230,7 +230,7 @@ def test_negative_prototypes_as_published(monkeypatch, r, block):
 
     v = unit(8, D, seed=5).requires_grad_()
     keys = unit(8, D, seed=6)
-    found = proto_nce(v, keys, keys, [c], index, tau=0.1, candidates=[drawn], columns=index, instance_term=False).loss
+    found = proto_nce(v, keys, keys, [c], index, tau=0.1, candidates=[drawn], instance_term=False).loss
     logits = torch.stack(
         [torch.stack([v[i] @ c.centroids[j] / c.concentration[j] for j in drawn.tolist()]) for i in range(8)]
     )

@@ -50,12 +50,7 @@ def instance_logits(query: Tensor, key: Tensor, negatives: Tensor, tau: float, m
 
 
 def prototype_logits(
-    query: Tensor,
-    centroids: Tensor,
-    concentration: Tensor,
-    own: Tensor,
-    candidates: Tensor | None = None,
-    columns: Tensor | None = None,
+    query: Tensor, centroids: Tensor, concentration: Tensor, own: Tensor, candidates: Tensor | None = None
 ) -> Tensor:
     """v_i · c_j / φ_j of eq. 10, the query's own prototype c_s in column 0.
 
@@ -64,55 +59,46 @@ def prototype_logits(
         centroids: the prototypes c of one granularity, (k, d).
         concentration: φ of each, (k,).
         own: s, the prototype of each image, (B,).
-        candidates: indices of r + 1 prototypes, of which each query drops one and keeps r as its negatives; None: all,
-            which is eq. 10 itself.
-        columns: which of the candidates each query drops, (B,); None: its own prototype, or the last candidate if its
-            own is not among them.
+        candidates: indices of r + 1 prototypes, of which each query drops its own, or the last if its own is not among
+            them, and keeps r as its negatives; None: all, which is eq. 10 itself.
 
     Returns:
         (B, 2 + r), the dropped candidate at -inf
     """
     if candidates is None:
         candidates = torch.arange(len(centroids), device=own.device)
-    if columns is None:
-        columns = own_or_last(candidates, own, len(centroids))
     positive = (query * centroids[own] / concentration[own, None]).sum(dim=1, keepdim=True)  # (B, 1)
     others = query @ (centroids[candidates] / concentration[candidates, None]).T  # (B, 1 + r)
-    others = others.scatter(1, columns[:, None], -torch.inf)
+    others = others.scatter(1, own_or_last(candidates, own, len(centroids))[:, None], -torch.inf)
     return torch.cat([positive, others], dim=1)  # (B, 2 + r)
 
 
 def own_or_last(candidates: Tensor, own: Tensor, k: int) -> Tensor:
-    """Place of each query's own prototype among the candidates, or the last place if it is not there; (B,).
+    """First place of each query's own prototype among the candidates, or the last place if it is not there; (B,).
 
     Args:
-        candidates: indices of prototypes, (r + 1,), each at most once.
+        candidates: indices of prototypes, (r + 1,).
         own: s, (B,).
         k: number of prototypes.
     """
     place = own.new_full((k,), len(candidates) - 1)
-    place[candidates] = torch.arange(len(candidates), device=own.device)
-    return place[own]
+    return place.scatter_reduce_(0, candidates, torch.arange(len(candidates), device=own.device), "amin")[own]
 
 
 def prototype_term(
-    query: Tensor,
-    prototypes: Sequence[Prototypes],
-    index: Tensor,
-    candidates: Sequence[Tensor | None],
-    columns: Tensor | None = None,
+    query: Tensor, prototypes: Sequence[Prototypes], index: Tensor, candidates: Sequence[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
     """The second term of eq. 11, and how often a query's own prototype scores highest; arguments as for `proto_nce`."""
     losses, accuracies = [], []
     for c, r in zip(prototypes, candidates, strict=True):
         own = c.assignment[index]  # s, (B,)
         if r is not None and len(r) >= MANY:
-            dropped = own_or_last(r, own, len(c.centroids)) if columns is None else columns
+            dropped = own_or_last(r, own, len(c.centroids))
             loss, right = blockwise_nce(  # equal to the following, but faster for many negatives
                 query, c.centroids, c.concentration, own, r, dropped
             )
         else:
-            logits = prototype_logits(query, c.centroids, c.concentration, own, r, columns)  # (B, 2 + r)
+            logits = prototype_logits(query, c.centroids, c.concentration, own, r)  # (B, 2 + r)
             loss, right = nce(logits), accuracy(logits)
         losses.append(loss)
         accuracies.append(right)
@@ -136,7 +122,8 @@ def sample_candidates(k: int, r: int, generator: torch.Generator) -> Tensor | No
 def sample_with_batch(own: Tensor, k: int, r: int, generator: torch.Generator) -> Tensor:
     """Candidates of the published code: the prototype of each image of the batch, and r that no image of it has.
 
-    Query i drops column i. So the prototypes of the other images are its negatives, even where they are its own.
+    A query drops its own prototype once. So the prototypes of the other images are its negatives, even where they are
+    its own.
 
     Args:
         own: prototype of each image of the batch, (B,).
@@ -182,7 +169,6 @@ def proto_nce(
     tau: float,
     mask: Tensor | None = None,
     candidates: Sequence[Tensor | None] | None = None,
-    columns: Tensor | None = None,
     weight: float = 1.0,
     instance_term: bool = True,
 ) -> ProtoNCE:
@@ -196,9 +182,8 @@ def proto_nce(
         index: image index of each row, (B,).
         tau: temperature of the first term; the second uses φ.
         mask: True where a negative is ignored for a query, (B, r).
-        candidates: for the negative prototypes of each granularity, see `sample_candidates`; None: all.
-        columns: which of the candidates each query drops, (B,), for `sample_with_batch`: its place in the batch; None:
-            its own prototype, or the last candidate.
+        candidates: for the negative prototypes of each granularity, from `sample_candidates` or `sample_with_batch`;
+            None: all.
         weight: of the second term; 1 is eq. 11.
         instance_term: False omits the first term once there are prototypes (appendix A, "proto only").
     """
@@ -210,6 +195,6 @@ def proto_nce(
         loss = loss + instance
     if prototypes:
         drawn = candidates if candidates is not None else [None] * len(prototypes)
-        prototype, prototype_accuracy = prototype_term(query, prototypes, index, drawn, columns)
+        prototype, prototype_accuracy = prototype_term(query, prototypes, index, drawn)
         loss = loss + weight * prototype
     return ProtoNCE(loss, instance, prototype, instance_accuracy, prototype_accuracy)

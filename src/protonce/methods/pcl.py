@@ -44,23 +44,20 @@ class PrototypeTerm(System):
             index: which images they are, (b,).
             draw: draws the negative prototypes; alike on all ranks.
         """
-        candidates, columns = self._candidates(prototypes, index, draw)
-        loss, right = prototype_term(v, prototypes, index, candidates, columns)
+        candidates = self._candidates(prototypes, index, draw)
+        loss, right = prototype_term(v, prototypes, index, candidates)
         # A query has as many logits as there are candidates: it drops one of them, and has its own prototype.
         logits = [len(c.centroids if d is None else d) for c, d in zip(prototypes, candidates, strict=True)]
         return Term(loss, sum(math.log(count) for count in logits) / len(logits), right)
 
-    def _candidates(
-        self, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator
-    ) -> tuple[list[Tensor | None], Tensor | None]:
-        """Candidates for the negatives at each granularity, and which of them each query drops, see `proto_nce`."""
+    def _candidates(self, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator) -> list[Tensor | None]:
+        """Candidates for the negative prototypes at each granularity."""
         r = self.options.negatives
         if self.options.negative_prototypes == "published":
             batch = self.context.gather(index)  # (B,)
-            columns = self.context.part(torch.arange(len(batch), device=index.device))  # of this rank's images, (b,)
-            return [sample_with_batch(c.assignment[batch], len(c.centroids), r, draw) for c in prototypes], columns
+            return [sample_with_batch(c.assignment[batch], len(c.centroids), r, draw) for c in prototypes]
         drawn = [sample_candidates(len(c.centroids), r, draw) for c in prototypes]
-        return [None if c is None else c.to(index.device) for c in drawn], None
+        return [None if c is None else c.to(index.device) for c in drawn]
 
     def weight(self, epoch: int) -> float:
         """Factor of the prototype term in this epoch: it grows in equal steps over the ramp."""
