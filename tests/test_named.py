@@ -69,6 +69,8 @@ def test_a_torchvision_data_set_skips_broken_files(photos, tmp_path):
         ("STL10@sideways:ROOT", "STL10 cannot be opened"),
         ("FashionMNIST@tset:ROOT", "FashionMNIST has no split 'tset'; available splits: train, test"),
         ("ImageFolder@test:ROOT", "ImageFolder has no splits; remove @test"),
+        ("FakeData:ROOT", "torchvision's FakeData has no images in a folder"),
+        ("FakeData@train:100", "torchvision's FakeData has no images in a folder"),
         ("CocoDetection:ROOT", "CocoDetection cannot be opened in .*: .*annFile"),
     ],
 )
@@ -134,6 +136,14 @@ def test_unusual_torchvision_data_sets(tmp_path, monkeypatch):
     assert np.array_equal(source.load(3), np.asarray(picture(seed=3)))
     boxes = functools.partial(_Pets, target=lambda i: {"box": i})
     assert named.dataset_labels(boxes(tmp_path)) is None
+
+    class Vectors(_Pets):
+        def __getitem__(self, i):
+            return torch.zeros(3), 0
+
+    monkeypatch.setattr(torchvision.datasets, "Vectors", Vectors, raising=False)
+    with pytest.raises(UserError, match="torchvision's Vectors is not a data set of single images"):
+        open_source(f"Vectors:{tmp_path}")
 
     class Missing(_Pets):
         def __init__(self, root, split="train"):

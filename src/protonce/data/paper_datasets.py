@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from protonce.data.listings import Listing, Marks, list_folder, list_paths
+from protonce.data.folders import list_folder, list_paths
+from protonce.data.listings import Listing, Marks
 from protonce.data.named import Name
 from protonce.errors import UserError
 
