@@ -8,16 +8,10 @@ from protonce.data.sources import Source, open_source
 from protonce.errors import UserError
 
 
-def mutate(rng: np.random.Generator, data: bytes, start: int = 0) -> tuple[bytes, slice]:
-    """Damaged bytes, and the range of the original that was hit; what is cut off or moved is hit, too.
-
-    Args:
-        rng: decides on kind, place and values.
-        data: the original.
-        start: where the damage begins at the earliest.
-    """
+def mutate(rng: np.random.Generator, data: bytes) -> tuple[bytes, slice]:
+    """Damaged bytes, and the range of the original that was hit; what is cut off or moved is hit, too."""
     kind = rng.choice(["flip", "flip", "overwrite", "zeros", "cut", "repeat"])
-    at = int(rng.integers(start, len(data)))
+    at = int(rng.integers(len(data)))
     damaged, end = bytearray(data), min(at + int(rng.integers(1, 40)), len(data))
     if kind == "flip":
         end = at + 1

@@ -13,7 +13,7 @@ from PIL import Image
 import protonce
 from conftest import SMALL, _write, image_views, picture, tar_of, zip_of
 from mutants import mutate, open_damaged
-from protonce.data import archives
+from protonce.data import archives, tables
 from protonce.data.loader import Loader
 from protonce.data.sources import open_source
 from protonce.errors import UserError
@@ -138,6 +138,13 @@ def test_unusable_archives_and_tables(tmp_path, name, content, words):
 def test_parquet_without_paths(tmp_path, columns, words):
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=words):
+        open_source(tmp_path / "a.parquet")
+
+
+def test_parquet_has_a_limit_on_rows(tmp_path, monkeypatch):
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["a.png"] * 5000}), tmp_path / "a.parquet")
+    monkeypatch.setattr(tables, "MAX_ROWS", 4999)
+    with pytest.raises(UserError, match=r"cannot be read as .parquet: it has more than 4,999 rows"):
         open_source(tmp_path / "a.parquet")
 
 

@@ -1,8 +1,10 @@
 """Data sets of torchvision by their names."""
 
 import functools
+import inspect
 import pickle
 import shutil
+import socket
 import struct
 from pathlib import Path
 
@@ -77,6 +79,28 @@ def test_a_torchvision_data_set_skips_broken_files(photos, tmp_path):
 def test_missing_torchvision_data_sets(fashion, spec, words):
     with pytest.raises(UserError, match=words):
         open_source(spec.replace("ROOT", str(fashion)))
+
+
+KINDS = [
+    name
+    for name, kind in vars(torchvision.datasets).items()
+    if inspect.isclass(kind) and issubclass(kind, torchvision.datasets.VisionDataset)
+]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_torchvision_data_set_is_downloaded(tmp_path, monkeypatch, name):
+    """Each ends in one sentence, without a connection."""
+
+    def connect(*_):
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    for spec in (f"{name}:{tmp_path}", f"{name}@test:{tmp_path}"):
+        with pytest.raises(UserError) as error:
+            open_source(spec)
+        assert "\n" not in str(error.value)
+        assert "a connection" not in str(error.value)
 
 
 def test_a_torchvision_data_set_does_not_depend_on_its_root(fashion):

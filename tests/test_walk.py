@@ -107,7 +107,7 @@ def test_folders_that_cannot_be_read_are_said(tmp_path, monkeypatch):
     scandir = os.scandir
 
     def closed(path):  # permissions do not stop an administrator, who may run the tests
-        if path == tmp_path / "closed":
+        if path == str(tmp_path / "closed"):
             raise PermissionError(13, "Permission denied")
         return scandir(path)
 

@@ -289,7 +289,7 @@ def _unpack(path: Path, opener: Opener) -> IO[bytes]:
                 written += len(part)
                 _check_expansion(path, 0, written)
                 if written > free:
-                    raise scratch.no_space(purpose, written, OSError(scratch.FULL[0], ""))
+                    raise scratch.no_space(purpose, 0, OSError(scratch.FULL[0], ""))
                 _write(unpacked, part, purpose)
     except UserError:
         raise

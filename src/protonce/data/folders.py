@@ -40,8 +40,10 @@ def list_folder(folder: Path) -> Listing:
     too, so that it is reported as unreadable.
     """
     found, unreadable = _walk(folder)
-    named = ((path.relative_to(folder).as_posix(), path) for path in found)
-    paths = sorted((name, p) for name, p in named if is_image(name) or (has_no_suffix(name) and _is_encoded(p)))
+    start = len(os.path.join(folder, ""))  # noqa: PTH118 - strings, because there may be millions of files
+    named = ((path[start:].replace(os.sep, "/"), path) for path in found)
+    images = ((name, p) for name, p in named if is_image(name) or (has_no_suffix(name) and _is_encoded(Path(p))))
+    paths = sorted((name, Path(path)) for name, path in images)
     listing = of_paths(f"in {folder} or its sub-folders", paths)
     listing.notes += [f"{path} cannot be read and was left out: {reason}" for path, reason in unreadable]
     return listing
@@ -55,18 +57,18 @@ def _is_encoded(path: Path) -> bool:
         return False
 
 
-def _walk(folder: Path) -> tuple[list[Path], list[tuple[Path, str]]]:
+def _walk(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
     """All files below a folder, and the folders that cannot be read, with the reason.
 
     Each folder is visited once, however many links lead to it. Its own name wins over those of links; among links, the
     one in the fewest folders wins, then the first by name. Links to a folder that contains all others are not followed.
     """
     seen = {_identity(above) for above in folder.resolve().parents}
-    files: list[Path] = []
-    unreadable: list[tuple[Path, str]] = []
+    files: list[str] = []
+    unreadable: list[tuple[str, str]] = []
     links = [(0, str(folder))]  # a heap: depth and path
     while links:
-        reached = [Path(heapq.heappop(links)[1])]
+        reached = [heapq.heappop(links)[1]]
         while reached:  # everything below a link, except what other links lead to
             place = reached.pop()
             try:
@@ -80,15 +82,14 @@ def _walk(folder: Path) -> tuple[list[Path], list[tuple[Path, str]]]:
                 unreadable.append((place, error.strerror or str(error)))
                 continue
             for entry in inside:
-                path = Path(entry.path)
                 if not _is_folder(entry):
-                    files.append(path)
+                    files.append(entry.path)
                 elif is_hidden(entry.name):
                     continue
                 elif entry.is_symlink():
-                    heapq.heappush(links, (len(path.parts), str(path)))
+                    heapq.heappush(links, (entry.path.count(os.sep), entry.path))
                 else:
-                    reached.append(path)
+                    reached.append(entry.path)
     return files, unreadable
 
 
@@ -99,8 +100,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _identity(folder: Path) -> tuple[int, int]:
-    found = folder.stat()
+def _identity(folder: str | Path) -> tuple[int, int]:
+    found = os.stat(folder)  # noqa: PTH116
     return found.st_dev, found.st_ino
 
 

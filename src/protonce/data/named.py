@@ -58,10 +58,13 @@ def open_named(which: Name, part: str) -> Any:
         UserError: torchvision has no such data set, it is not in ROOT, or it has no such split.
     """
     kind = _kind(which)
+    offline = {"download": False} if "download" in inspect.signature(kind).parameters else {}  # some default to True
     reasons = []
     for options in _options(which, _split_parameter(kind), part):
         try:
-            return kind(which.root, **options)
+            dataset = kind(which.root, **options, **offline)
+            len(dataset)
+            return dataset
         except Exception as error:  # damaged files raise many kinds of errors
             reasons.append(" ".join(str(error).split()) or type(error).__name__)
     raise UserError(f"{which.name} cannot be opened in {which.root}: {reasons[0]} (protonce does not download data)")

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
@@ -13,14 +14,19 @@ from PIL import Image, ImageOps
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 # What a file is decides, not its name. Pillow knows more formats, among them some that start other programs.
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
-# Decoding needs at most 8 bytes per pixel: up to 4 of Pillow's image, and 4 of its rotated copy or 3 of the RGB pixels.
-# So no image needs more than 1.5 GB, however small its file is.
 MAX_PIXELS = 178_000_000  # per image; 20,000 x 8,900 is allowed
+# Memory that decoding needs at its peak: Pillow's image, the buffers of the decoder, and the RGB
+# pixels. Measured for all modes, with a rotated copy if EXIF asks for one, and rounded up.
+MAX_BYTES = 2_200_000_000
+BYTES_PER_PIXEL = {"WEBP": 17, "JPEG2000": 20}
+OTHER_BYTES_PER_PIXEL = 12
 MAX_SIDE = 65_535  # as in JPEG and GIF; Pillow and crops need memory per line, too
 BAND = 1 << 22  # pixels that are converted at once
+LARGE = 1 << 25  # pixels; larger images are decoded one at a time, not in all threads at once
 HEADER_READS = 10_000  # of a file; usual headers need less than 100
 ROTATED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
 Pixels = NDArray[np.uint8]  # (h, w, 3)
+_ONE_LARGE = threading.Lock()
 
 # Pillow warns about large images and refuses very large ones; MAX_PIXELS replaces both.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -46,7 +52,8 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
             to a fraction of a pixel, because the last side, which was rounded up, may have become the first.
 
     Raises:
-        DecompressionBombError: the image has more than MAX_PIXELS pixels, or a side of more than MAX_SIDE.
+        DecompressionBombError: the image has more than MAX_PIXELS pixels, needs more than MAX_BYTES, or has a side of
+            more than MAX_SIDE.
         Exception: whatever Pillow's plug-ins raise for a damaged file.
     """
     bounded: Any = _Bounded(file)
@@ -60,14 +67,16 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
             factor = reduction(*((width, height) if rotated else (height, width)))
             if factor > 1:
                 drafted = image.draft(image.mode, (max(width // factor, 1), max(height // factor, 1)))
-        # A failed `load` must end here: Pillow has then forgotten the rest of the file, so that the next attempt
-        # succeeds with pixels that are partly black.
-        image.load()
-        turned = _turn_upright(image)
+        with _ONE_LARGE if image.size[0] * image.size[1] > LARGE else contextlib.nullcontext():
+            # A failed `load` must end here: Pillow has then forgotten the rest of the file, so that the next attempt
+            # succeeds with pixels that are partly black.
+            image.load()
+            turned = _turn_upright(image)
+            pixels = to_rgb(image)
         shape = (width, height) if turned else (height, width)
         if drafted is None:  # some formats only know after decoding how the image is to be turned
-            shape = (image.size[1], image.size[0])
-        return Picture(to_rgb(image), shape, 1.0 if drafted is None else width / drafted[1][2])
+            shape = pixels.shape[:2]
+        return Picture(pixels, shape, 1.0 if drafted is None else width / drafted[1][2])
 
 
 def probe(file: BinaryIO) -> tuple[int, int] | str:
@@ -147,10 +156,12 @@ def _stretched(values: NDArray[np.float64], low: float, high: float) -> Pixels:
 
 def _turn_upright(image: Image.Image) -> bool:
     """Turn a loaded image as its EXIF block says, and return whether that swapped height and width."""
-    swaps, before = _orientation(image) in ROTATED, image.im
+    orientation, before = _orientation(image), image.im
+    if orientation == 1:
+        return False
     with contextlib.suppress(Exception):  # a damaged EXIF block raises many kinds; the image itself is intact
         ImageOps.exif_transpose(image, in_place=True)
-    return swaps and image.im is not before
+    return orientation in ROTATED and image.im is not before
 
 
 def _orientation(image: Image.Image) -> int:
@@ -164,6 +175,10 @@ def _check_size(image: Image.Image) -> None:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise Image.DecompressionBombError(f"more than {MAX_PIXELS:,} pixels: {width} x {height}")
+    if width * height * BYTES_PER_PIXEL.get(image.format or "", OTHER_BYTES_PER_PIXEL) > MAX_BYTES:
+        raise Image.DecompressionBombError(
+            f"more than {MAX_BYTES / 1e9:.1f} GB needed to decode {width} x {height} pixels"
+        )
     if max(width, height) > MAX_SIDE:
         raise Image.DecompressionBombError(f"more than {MAX_SIDE:,} pixels in a row or column: {width} x {height}")
 

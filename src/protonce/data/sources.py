@@ -425,11 +425,12 @@ def split_folders(names: Sequence[str]) -> list[str]:
 
 def _below_common(names: Sequence[str]) -> list[tuple[str, ...]]:
     """The folders of each image below those that all images have in common."""
-    folders = [PurePosixPath(name).parts[:-1] for name in names]
+    inside = [name.rpartition("/")[0] for name in names]
+    folders = {folder: PurePosixPath(folder).parts for folder in set(inside)}
     common = 0
-    while all(len(f) > common for f in folders) and len({f[common] for f in folders}) == 1:
+    while all(len(f) > common for f in folders.values()) and len({f[common] for f in folders.values()}) == 1:
         common += 1
-    return [f[common:] for f in folders]
+    return [folders[folder][common:] for folder in inside]
 
 
 def _note_splits(splits: Sequence[str], labelled: bool) -> list[str]:

@@ -12,6 +12,7 @@ TABLES = (".csv", ".parquet")
 PATHS = ("path", "file", "filename", "file_name", "image", "name")  # columns of a table
 LABELS = ("label", "class", "target", "category")
 MAX_PATH = 4096  # characters; no system allows longer paths
+MAX_ROWS = 20_000_000
 Columns = list[tuple[str, list[Any]]]
 
 
@@ -75,6 +76,8 @@ def _parquet(path: Path) -> Columns:
         raise UserError("reading .parquet needs pyarrow: pip install 'protonce[parquet]', or use a .csv") from None
     try:
         with parquet.ParquetFile(path) as file:
+            if file.metadata.num_rows > MAX_ROWS:  # a few bytes may be billions of equal rows
+                raise ValueError(f"it has more than {MAX_ROWS:,} rows")
             names = file.schema_arrow.names
             wanted = [name for name in names if name.strip().lower() in (*PATHS, *LABELS)]
             table = file.read(columns=wanted)
