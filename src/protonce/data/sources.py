@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 
 from protonce import randomness
 from protonce.data import builtin, named, paper_datasets, pictures
+from protonce.data.containers import list_files
+from protonce.data.folders import list_paths
 from protonce.data.identity import evenly_spaced, fingerprint_of, sample_bytes
-from protonce.data.listings import Listing, Marks, list_files, list_paths, only
+from protonce.data.listings import Listing, Marks, only
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
 SMALL_FILE = 16_000  # bytes
+MAX_TEXT = 1000  # characters of a name or label
+SPLITS = {"train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing"}  # usual folder names
 
 
 @runtime_checkable
@@ -33,7 +37,7 @@ class Items(Protocol):
     def __len__(self) -> int: ...
 
     def load(self, i: int, /) -> Any:
-        """Item i; for images a uint8 array (h, w, 3)."""
+        """Item i; for images a uint8 array (h, w, 3) or a Pillow image."""
         ...
 
 
@@ -63,6 +67,7 @@ class Source:
     marks: Marks | None = None  # if images may have several classes; `labels` is then None
     lost: list[Skipped] = field(default_factory=list)  # items that can no longer be read
     own: bool = False  # a user-defined data set, of which `identity` sees only a sample
+    notes: list[str] = field(default_factory=list)  # what the user should know
     subset_of: "tuple[Source, NDArray[np.int64]] | None" = None  # the parent source, and the indices in it
 
     def __len__(self) -> int:
@@ -110,6 +115,7 @@ class Source:
             encoded=None if self.encoded is None else _Chosen(self.encoded, chosen),
             marks=None if self.marks is None else self.marks.of(chosen),
             own=self.own,
+            notes=self.notes,
             subset_of=(self, chosen),
         )
 
@@ -130,8 +136,31 @@ class _Rows:
     images: Pixels  # (n, h, w, 3)
 
     def __call__(self, i: int) -> Pixels:
-        row: Pixels = self.images[i]
-        return row
+        return np.require(self.images[i], requirements=["C", "W"])  # torch warns of read-only arrays
+
+
+@dataclass
+class _OwnImages:
+    """Images of a user-defined data set, as arrays."""
+
+    load: Callable[[int], Any]
+    spec: str
+
+    def __call__(self, i: int) -> Pixels:
+        item = self.load(i)
+        pixels = pictures.as_pixels(item)
+        if pixels is None:
+            raise UserError(
+                f"item {i} of {self.spec} is {_describe(item)}, but the first item is an image; "
+                "return a uint8 array (h, w, 3) or a Pillow image for each"
+            )
+        return pixels
+
+
+def _describe(item: Any) -> str:
+    if hasattr(item, "dtype") and hasattr(item, "shape"):
+        return f"an array of shape {tuple(item.shape)} and dtype {item.dtype}"
+    return f"of type {type(item).__name__}"
 
 
 @dataclass
@@ -161,30 +190,85 @@ def open_source(
         known: names of the files to open, in this order, even if files were added or removed since they were listed.
 
     Raises:
-        UserError: the data does not exist or has no readable image.
+        UserError: the data does not exist or has no readable image, or a name or label is too long or not text.
     """
+    source = _open(data, part, seed, limit, known)
+    _check_texts("name", source.names, source.spec)
+    _check_texts("label", source.labels or [], source.spec)
+    return source
+
+
+def _check_texts(what: str, texts: Sequence[str], spec: str) -> None:
+    longest = max(texts, key=len, default="")
+    if len(longest) > MAX_TEXT:
+        raise UserError(
+            f"a {what} of {spec} has {len(longest):,} characters, but at most {MAX_TEXT:,} are allowed: "
+            f"{longest[:60]!r}..."
+        )
+    for text in texts:
+        if "\0" in text or _is_not_text(text):
+            raise UserError(f"the {what} {text!r:.80} of {spec} contains characters that are not text; change it")
+
+
+def _is_not_text(text: str) -> bool:
+    if text.isascii():
+        return False
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _open(data: Data, part: str, seed: int, limit: int, known: Sequence[str] | None) -> Source:
     if isinstance(data, str | Path) and data != "builtin":
         name = named.parse(str(data))
         if name is None:
-            return _from_files(str(data), str(Path(data).resolve()), list_files(Path(data)), seed, limit, known)
-        if name.name in paper_datasets.READERS:
-            return _from_files(str(name), str(name), paper_datasets.read(name, part), seed, limit, known)
-        dataset = named.open_named(name, part)
-        files = named.files_of(dataset)
-        if files is not None:
-            return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit, known)
-        images = named.Images(dataset, named.dataset_labels(dataset))
-        source = _from_items(images, str(name), f"{name.name} {name.split or part}")  # independent of ROOT
-        return _limited(source, seed, limit)
+            listing = list_files(Path(data))
+            return _from_files(str(data), str(Path(data).resolve()), listing, seed, limit, known)
+        return _from_named(name, part, seed, limit, known)
     if isinstance(data, Source):
         source = data
     elif isinstance(data, str):
         source = _from_builtin(part, seed)
-    elif hasattr(data, "load"):
+    elif isinstance(data, Items):
         source = _from_items(data, f"{type(data).__module__}.{type(data).__qualname__}")
     else:
-        source = _from_array(np.asarray(data))
+        source = _from_array(_array_of(data))
     return _limited(source, seed, limit)
+
+
+def _from_named(name: named.Name, part: str, seed: int, limit: int, known: Sequence[str] | None) -> Source:
+    if name.name in paper_datasets.READERS:
+        return _from_files(str(name), str(name), paper_datasets.read(name, part), seed, limit, known)
+    dataset = named.open_named(name, part)
+    files = named.files_of(dataset)
+    if files is not None:
+        return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit, known)
+    images = named.Images(dataset, named.dataset_labels(dataset))
+    source = _from_items(images, str(name), f"{name.name} {name.split or part}")  # independent of ROOT
+    if source.sizes is None:
+        raise UserError(f"torchvision's {name.name} is not a data set of single images")
+    return _limited(source, seed, limit)
+
+
+def _array_of(data: Any) -> NDArray[Any]:
+    """An array, a tensor, or a list of images of the same shape, as an array.
+
+    Raises:
+        UserError: it is something else.
+    """
+    try:
+        if isinstance(data, list | tuple) or hasattr(data, "__array__"):
+            array = np.asarray(data)
+            if array.dtype.kind in "biuf":
+                return array
+    except Exception:  # images of several shapes, a tensor on a GPU: many kinds of errors
+        pass
+    raise UserError(
+        f"data of type {type(data).__name__} cannot be opened; pass a folder, an archive or a table of paths, "
+        "a uint8 array (n, h, w, 3), or an object with __len__() and load(i) that returns image i"
+    )
 
 
 def _limited(source: Source, seed: int, limit: int) -> Source:
@@ -238,15 +322,15 @@ def _from_items(items: Any, spec: str, content: str = "") -> Source:
     for what, values in (("names", names), ("labels", labels)):
         if values is not None and len(values) != len(items):
             raise UserError(f"the data set has {len(items)} items but {len(values)} {what}")
-    first = items.load(0)
-    images = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3 and first.shape[2] == 3
+    images = pictures.as_pixels(items.load(0)) is not None
+    load = _OwnImages(items.load, spec) if images else items.load
     return Source(
         spec=spec,
         names=names,
         labels=None if labels is None else [str(label) for label in labels],
-        load=items.load,
+        load=load,
         fingerprint=fingerprint_of((content + name, 0) for name in names),
-        sizes=np.array([items.load(i).shape[:2] for i in range(len(items))], dtype=np.int64) if images else None,
+        sizes=np.array([load(i).shape[:2] for i in range(len(items))], dtype=np.int64) if images else None,
         own=not content,
     )
 
@@ -283,7 +367,10 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         typical = np.median(list(shapes.values()), axis=0).astype(int).tolist()
         shapes |= dict.fromkeys(reasons, (typical[0], typical[1]))
         keep, skipped = sorted(shapes), []
-    labels = None if listing.marks else listing.labels or folder_labels(names)
+    labels, notes = listing.labels, listing.notes
+    if labels is None and listing.marks is None:
+        labels, splits = folder_labels(names), split_folders(names)
+        notes = notes + _note_splits(splits, labels is not None)
     kept = [names[i] for i in keep]
     encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
     return Source(
@@ -300,6 +387,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         encoded=encoded,
         marks=None if listing.marks is None else listing.marks.of(np.array(keep, dtype=np.int64)),
         lost=lost,
+        notes=notes,
     )
 
 
@@ -320,16 +408,36 @@ def _probe(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | st
 
 
 def folder_labels(names: Sequence[str]) -> list[str] | None:
-    """Label of each image: its folder, relative to the folder that all images have in common.
+    """Label of each image: its folder, relative to the folder that all images have in common, or to its split.
 
     None if there is a single folder, or if images are next to folders: then the folders are not classes.
     """
-    folders = [PurePosixPath(name).parts[:-1] for name in names]
+    start = 1 if split_folders(names) else 0
+    labels = ["/".join(folders[start:]) for folders in _below_common(names)]
+    return labels if len(set(labels)) > 1 and all(labels) else None
+
+
+def split_folders(names: Sequence[str]) -> list[str]:
+    """The folders that contain all images, if there are several with the usual names of splits; else none."""
+    tops = {"/".join(folders[:1]) for folders in _below_common(names)}
+    return sorted(tops) if len(tops) > 1 and {top.lower() for top in tops} <= SPLITS else []
+
+
+def _below_common(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """The folders of each image below those that all images have in common."""
+    inside = [name.rpartition("/")[0] for name in names]
+    folders = {folder: PurePosixPath(folder).parts for folder in set(inside)}
     common = 0
-    while all(len(f) > common for f in folders) and len({f[common] for f in folders}) == 1:
+    while all(len(f) > common for f in folders.values()) and len({f[common] for f in folders.values()}) == 1:
         common += 1
-    rest = ["/".join(f[common:]) for f in folders]
-    return rest if len(set(rest)) > 1 and all(rest) else None
+    return [folders[folder][common:] for folder in inside]
+
+
+def _note_splits(splits: Sequence[str], labelled: bool) -> list[str]:
+    if not splits:
+        return []
+    meaning = "the folders inside them are the classes" if labelled else "they are not classes, so there are no labels"
+    return [f"all images of the splits {', '.join(splits)} are used, and {meaning}; give one of them to use it alone"]
 
 
 def match_folder_labels(names: Sequence[str], classes: Collection[str]) -> list[str] | None:
@@ -359,7 +467,7 @@ def has_test_part(data: Data) -> bool:
 
 def is_inside(path: Path, data: Data) -> bool:
     """Whether DATA is a folder of images that contains the path."""
-    if not isinstance(data, str | Path) or str(data) in ("", "builtin") or not Path(data).is_dir():
+    if not isinstance(data, str | Path) or str(data) in ("", "builtin") or not os.path.isdir(data):  # noqa: PTH112
         return False
     return path.resolve().is_relative_to(Path(data).resolve())
 
