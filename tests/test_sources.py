@@ -9,8 +9,10 @@ from PIL import Image
 
 from conftest import _write, image_views, picture
 from protonce.data import sources
+from protonce.data.folder_labels import folder_labels, split_folders
 from protonce.data.loader import Loader
-from protonce.data.sources import folder_labels, open_source, split, split_folders
+from protonce.data.sources import open_source
+from protonce.data.splitting import split
 from protonce.errors import UserError
 
 

@@ -7,10 +7,10 @@ uses them only if the system needs labels.
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from protonce import randomness
 from protonce.data import builtin, named, paper_datasets, pictures
 from protonce.data.containers import list_files
+from protonce.data.folder_labels import folder_labels, note_splits, split_folders
 from protonce.data.folders import list_paths
-from protonce.data.identity import evenly_spaced, fingerprint_of, sample_bytes
+from protonce.data.identity import fingerprint_of, sample_bytes
 from protonce.data.listings import Listing, Marks, only
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
 SMALL_FILE = 16_000  # bytes
 MAX_TEXT = 1000  # characters of a name or label
-SPLITS = {"train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing"}  # usual folder names
 
 
 @runtime_checkable
@@ -370,7 +370,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
     labels, notes = listing.labels, listing.notes
     if labels is None and listing.marks is None:
         labels, splits = folder_labels(names), split_folders(names)
-        notes = notes + _note_splits(splits, labels is not None)
+        notes = notes + note_splits(splits, labels is not None)
     kept = [names[i] for i in keep]
     encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
     return Source(
@@ -407,54 +407,6 @@ def _probe(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | st
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def folder_labels(names: Sequence[str]) -> list[str] | None:
-    """Label of each image: its folder, relative to the folder that all images have in common, or to its split.
-
-    None if there is a single folder, or if images are next to folders: then the folders are not classes.
-    """
-    start = 1 if split_folders(names) else 0
-    labels = ["/".join(folders[start:]) for folders in _below_common(names)]
-    return labels if len(set(labels)) > 1 and all(labels) else None
-
-
-def split_folders(names: Sequence[str]) -> list[str]:
-    """The folders that contain all images, if there are several with the usual names of splits; else none."""
-    tops = {"/".join(folders[:1]) for folders in _below_common(names)}
-    return sorted(tops) if len(tops) > 1 and {top.lower() for top in tops} <= SPLITS else []
-
-
-def _below_common(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """The folders of each image below those that all images have in common."""
-    inside = [name.rpartition("/")[0] for name in names]
-    folders = {folder: PurePosixPath(folder).parts for folder in set(inside)}
-    common = 0
-    while all(len(f) > common for f in folders.values()) and len({f[common] for f in folders.values()}) == 1:
-        common += 1
-    return [folders[folder][common:] for folder in inside]
-
-
-def _note_splits(splits: Sequence[str], labelled: bool) -> list[str]:
-    if not splits:
-        return []
-    meaning = "the folders inside them are the classes" if labelled else "they are not classes, so there are no labels"
-    return [f"all images of the splits {', '.join(splits)} are used, and {meaning}; give one of them to use it alone"]
-
-
-def match_folder_labels(names: Sequence[str], classes: Collection[str]) -> list[str] | None:
-    """Label each image with the longest ending of its folder path that is one of the classes.
-
-    None if the folder path of an image ends in none of the classes.
-    """
-    found = []
-    for name in names:
-        folders = PurePosixPath(name).parts[:-1]
-        label = next((c for i in range(len(folders)) if (c := "/".join(folders[i:])) in classes), None)
-        if label is None:
-            return None
-        found.append(label)
-    return found
-
-
 def has_test_part(data: Data) -> bool:
     """Whether DATA is a data set with its own test split, and gives no other split."""
     if not isinstance(data, str | Path):
@@ -470,39 +422,3 @@ def is_inside(path: Path, data: Data) -> bool:
     if not isinstance(data, str | Path) or str(data) in ("", "builtin") or not os.path.isdir(data):  # noqa: PTH112
         return False
     return path.resolve().is_relative_to(Path(data).resolve())
-
-
-def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
-    """Split a source at random into training and test images.
-
-    Every label of the test images occurs in the training images, and no file is in both, even if links list it twice.
-    """
-    order = random_order(len(source), "split", seed)
-    n_test = max(round(share * len(source)), 1)
-    tested, trained = order[:n_test], order[n_test:]
-    apart = np.ones(len(tested), dtype=bool)
-    if source.labels is not None:
-        labels = np.array(source.labels)
-        apart &= np.isin(labels[tested], labels[trained])
-    if source.files is not None:
-        files = np.array(source.files)
-        apart &= ~np.isin(files[tested], files[trained])
-    tested, trained = tested[apart], np.concatenate([trained, tested[~apart]])
-    return source.subset(np.sort(trained)), source.subset(np.sort(tested))
-
-
-def check_apart(labelled: Source, tested: Source) -> None:
-    """Check that training and test images do not overlap.
-
-    Raises:
-        UserError: they share files, or, if they are not files, a sample of both is identical.
-    """
-    shared = set(labelled.files or []) & set(tested.files or [])
-    if shared:
-        raise UserError(
-            f"{len(shared)} files are in both the training and the test images, for example {min(shared)}; "
-            "remove them from one of the two"
-        )
-    without_files = not labelled.files and not tested.files and len(labelled) == len(tested)
-    if without_files and all(np.array_equal(labelled.load(i), tested.load(i)) for i in evenly_spaced(len(labelled))):
-        raise UserError(f"{labelled.spec} and {tested.spec} contain the same images; test on other images")

@@ -9,16 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from protonce import manifest
-from protonce.data.sources import (
-    Data,
-    Source,
-    check_apart,
-    folder_labels,
-    has_test_part,
-    match_folder_labels,
-    open_source,
-    split,
-)
+from protonce.data.folder_labels import folder_labels, match_folder_labels
+from protonce.data.sources import Data, Source, has_test_part, open_source
+from protonce.data.splitting import check_apart, split
 from protonce.errors import UserError
 from protonce.evaluate import clustering, information, knn, linear, lowshot, semisup
 from protonce.evaluate.drafts import Drafts
@@ -90,11 +83,9 @@ def evaluate(
     manifest.write(run.path, file, json.dumps(result, indent=2) + "\n")
     drafts.remove()
     if not quiet:
-        _print(
-            result,
-            [labelled, tested],
-            [*outcome.notes, how, f"features: {outcome.features}", f"saved to {run.path / file}"],
-        )
+        about_data = dict.fromkeys([*labelled.notes, *tested.notes])
+        notes = [*outcome.notes, *about_data, how, f"features: {outcome.features}", f"saved to {run.path / file}"]
+        _print(result, [labelled, tested], notes)
     return result
 
 
