@@ -30,6 +30,7 @@ from pathlib import Path
 from benchmarks.attacks import archives, files, full_disk, images, moments, run_folder, settings, tables
 from benchmarks.attacks.material import Material, build
 from benchmarks.attacks.process import SECONDS
+from benchmarks.attacks.results import COMMANDS
 from benchmarks.attacks.stage import KINDS, Stage
 from benchmarks.timing import publish
 
@@ -146,6 +147,11 @@ def _collect(case: Case, here: Path, seconds: float) -> Report:
     return report
 
 
+def sample(classes: Sequence[str], seed: int, count: int) -> Iterator[Case]:
+    """So many cases of each class."""
+    return (Case(name, seed, index) for index in range(count) for name in classes)
+
+
 def fair(classes: Sequence[str], seed: int, until: float, spent: Counter[str], first: int = 0) -> Iterator[Case]:
     """Cases of all classes, the next of the class that has had the least time, until a moment."""
     index = dict.fromkeys(classes, first)
@@ -162,12 +168,9 @@ def scratch_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="attack-", dir=memory if roomy else None))
 
 
-def prepared(folder: Path) -> Material:
-    """The material, and this process ready to be forked."""
-    import protonce.api
-    import protonce.cli  # noqa: F401
-
-    material = build(folder)
+def prepared(folder: Path, all_commands: bool) -> Material:
+    """The material, with the results of all commands or those that are needed, and this process ready to be forked."""
+    material = build(folder, COMMANDS if all_commands else ())
     gc.collect()
     gc.freeze()  # else each fork would copy the pages of every object
     return material
@@ -177,7 +180,7 @@ def main() -> int:
     options = _parser().parse_args()
     scratch = scratch_folder()
     try:
-        material = prepared(scratch / "material")
+        material = prepared(scratch / "material", not options.only and not options.cases)
         if options.only:
             name, seed, index = options.only.split(":")
             pid = os.fork()  # mounts of a case are its process's own
@@ -202,7 +205,10 @@ def _attack(options: argparse.Namespace, material: Material, scratch: Path) -> i
     spent: Counter[str] = Counter()
     cases: Counter[str] = Counter()
     failed: dict[str, Counter[str]] = {name: Counter() for name in classes}
-    chosen = fair(classes, options.seed, began + 60 * options.minutes, spent, options.first)
+    if options.cases:
+        chosen = sample(classes, options.seed, options.cases)
+    else:
+        chosen = fair(classes, options.seed, began + 60 * options.minutes, spent, options.first)
     for report in play_all(chosen, material, scratch, options.workers, options.seconds):
         name = report.case.name
         spent[name] += report.seconds
@@ -212,6 +218,8 @@ def _attack(options: argparse.Namespace, material: Material, scratch: Path) -> i
             print(report, flush=True)
     print(table(classes, cases, failed))
     bad = sum(sum(found.values()) for found in failed.values())
+    if options.cases:
+        return int(bad > 0)
     publish(
         "attack",
         {
@@ -236,13 +244,16 @@ def table(classes: Sequence[str], cases: Counter[str], failed: dict[str, Counter
     rows += [[name, str(cases[name]), *(str(failed[name][kind]) for kind in kinds)] for name in classes]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     pairs = [[(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    return "\n".join("  ".join([cells[0][0].ljust(cells[0][1]), *(c.rjust(w) for c, w in cells[1:])]) for cells in pairs)
+    return "\n".join(
+        "  ".join([cells[0][0].ljust(cells[0][1]), *(c.rjust(w) for c, w in cells[1:])]) for cells in pairs
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="of attacking (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the cases (%(default)s)")
+    parser.add_argument("--cases", type=int, default=0, help="of each class, instead of minutes; publishes nothing")
     parser.add_argument("--first", type=int, default=0, help="index of the first case of each class (%(default)s)")
     parser.add_argument("--classes", help=f"some of {','.join(CLASSES)}; default: all")
     parser.add_argument("--only", metavar="CLASS:SEED:INDEX", help="repeat one case, and print what it prints")

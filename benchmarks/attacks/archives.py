@@ -57,7 +57,7 @@ def finished(run: Path) -> str | None:
 def _as_written(stage: Stage, suffix: str, data: bytes, outcome: Outcome) -> str | None:
     """Each image has the features of its undamaged bytes, or its own checksum does not cover it, or it is said."""
     found = read_npz(stage.here / "x.npz")
-    expected = stage.material.expected["trained", "embed"]
+    expected = stage.material.expected("trained", "embed")
     rows = dict(zip(expected["names"].tolist(), expected["features"], strict=True))
     names = found["names"].tolist()
     said = "could not be read" in outcome.out or "skipped" in outcome.out + outcome.err
@@ -65,13 +65,13 @@ def _as_written(stage: Stage, suffix: str, data: bytes, outcome: Outcome) -> str
         if name in rows and not np.allclose(row, rows[name], atol=1e-4) and not _unprotected(suffix, data):
             return f"{name} has other features"
     lacking = [name for name in rows if name not in names]
-    if lacking and not said and not _renamed(suffix, data, len(names)):
+    if lacking and not said and not _whole(suffix, data):
         return f"{len(lacking)} of {len(rows)} images are missing without a word"
     return None
 
 
 def _unprotected(suffix: str, data: bytes) -> bool:
-    """Whether other content cannot be told: a .tar has no checksum of its content, and some compressed ones are whole."""
+    """Whether nobody can tell: a .tar has no checksum of its content, nor has one that was compressed afterwards."""
     if suffix == ".tar":
         return True
     if suffix == ".zip":
@@ -79,7 +79,7 @@ def _unprotected(suffix: str, data: bytes) -> bool:
     return _decompressed(suffix, data) is not None
 
 
-def _renamed(suffix: str, data: bytes, found: int) -> bool:
+def _whole(suffix: str, data: bytes) -> bool:
     """Whether the archive is whole as far as anyone can tell, with other names in it or other members."""
     if suffix == ".zip":
         try:

@@ -9,17 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.attacks.archives import finished
-from benchmarks.attacks.process import Outcome
 from benchmarks.attacks.results import read_npz, train_arguments
 from benchmarks.attacks.stage import Stage
 
 NAMES = [
     *("line\nfeed.png", "carriage\rreturn.png", "tab\t.png", "-dash.png", "--out.png", "=1+1.png", "@x.png", "+x.png"),
-    *("quote\".png", "'.png", ",.png", "%s.png", "{0}.png", "<b>.png", "\x01\x1b[31m.png", "\udcff\udcfe.png", " .png"),
+    *('quote".png', "'.png", ",.png", "%s.png", "{0}.png", "<b>.png", "\x01\x1b[31m.png", "\udcff\udcfe.png", " .png"),
     *("$HOME.png", "`id`.png", "\u202egnp.png", "x" * 250 + ".png", "é" * 125 + ".png", "a\\b.png", "~.png", "[x].png"),
     *("\ufeff.png", "\u2028.png", "0.png.PNG", ".png", "..png", "CON.png", "|id.png", "*.png", "#.png", "?.png"),
 ]
-LIMIT = 10.0  # seconds: nothing here is large
 
 
 def attack(stage: Stage) -> None:
@@ -37,7 +35,7 @@ def attack(stage: Stage) -> None:
     material = stage.material
     if rng.random() < 0.75:
         material.copy("trained", stage.here / "run")
-        stage.attempt("embed", "run", given, "--out", "x.npz", right=lambda o: _all_there(stage, o))
+        stage.attempt("embed", "run", given, "--out", "x.npz", right=lambda _: _all_there(stage))
         return
     arguments = ["train", str(given), *train_arguments(material, "--out", "new", "--epochs", "1")[2:]]
     outcome = stage.attempt(*arguments, right=lambda _: finished(stage.here / "new"))
@@ -45,10 +43,10 @@ def attack(stage: Stage) -> None:
         stage.attempt("clusters", "new", "--out", "clusters")
 
 
-def _all_there(stage: Stage, outcome: Outcome) -> str | None:
+def _all_there(stage: Stage) -> str | None:
     """The ten images have their features, whatever lies beside them; a table lists its own."""
     found = read_npz(stage.here / "x.npz")
-    expected = stage.material.expected["trained", "embed"]
+    expected = stage.material.expected("trained", "embed")
     rows = dict(zip(found["names"].tolist(), found["features"], strict=True))
     for name, row in zip(expected["names"].tolist(), expected["features"], strict=True):
         got = rows.get(name, rows.get(f"data/{name}"))
@@ -62,16 +60,16 @@ def _all_there(stage: Stage, outcome: Outcome) -> str | None:
 def _table(stage: Stage, data: Path) -> Path:
     """A .csv of everything in the folder."""
     lines = [b"path"]
-    for place, _, names in os.walk(os.fsencode(data)):
-        for name in sorted([*names, *os.listdir(place)]):
+    for place, folders, names in os.walk(os.fsencode(data)):
+        for name in sorted([*names, *folders]):
             relative = os.path.relpath(os.path.join(place, name), os.fsencode(stage.here))  # noqa: PTH118
             lines.append(b'"' + relative.replace(b'"', b'""') + b'"')
-    (stage.here / "table.csv").write_bytes(b"\n".join(dict.fromkeys(lines)) + b"\n")
+    (stage.here / "table.csv").write_bytes(b"\n".join(lines) + b"\n")
     stage.did("given as a table")
     return Path("table.csv")
 
 
-def _fifo(stage: Stage, place: Path, name: str) -> str:
+def _fifo(_stage: Stage, place: Path, name: str) -> str:
     os.mkfifo(place / name)
     return f"a FIFO {name}"
 
@@ -89,7 +87,7 @@ def _device(stage: Stage, place: Path, name: str) -> str:
     return f"{name}, a link to {target}"
 
 
-def _socket(stage: Stage, place: Path, name: str) -> str:
+def _socket(_stage: Stage, place: Path, name: str) -> str:
     here = Path.cwd()
     os.chdir(place)  # the path of a socket is short
     try:
@@ -105,7 +103,7 @@ def _loop(stage: Stage, place: Path, name: str) -> str:
     return f"{name}, a link to {(place / name).readlink()}"
 
 
-def _bush(stage: Stage, place: Path, name: str) -> str:
+def _bush(stage: Stage, place: Path, _name: str) -> str:
     """Each folder has two links to the next: 2^depth ways lead to the last."""
     depth = stage.rng.choice([5, 12, 22])
     root = place / f"bush{stage.rng.randrange(10**6)}"
@@ -117,7 +115,7 @@ def _bush(stage: Stage, place: Path, name: str) -> str:
     return f"links in two ways to the next of {depth} folders"
 
 
-def _deep(stage: Stage, place: Path, name: str) -> str:
+def _deep(stage: Stage, place: Path, _name: str) -> str:
     depth = stage.rng.choice([50, 300, 700])
     here = Path.cwd()
     os.chdir(place)
@@ -130,12 +128,12 @@ def _deep(stage: Stage, place: Path, name: str) -> str:
     return f"{depth} folders inside each other"
 
 
-def _folder(stage: Stage, place: Path, name: str) -> str:
+def _folder(_stage: Stage, place: Path, name: str) -> str:
     (place / name).mkdir(exist_ok=True)
     return f"a folder {name}"
 
 
-def _unreadable(stage: Stage, place: Path, name: str) -> str:
+def _unreadable(_stage: Stage, place: Path, name: str) -> str:
     (place / name).write_bytes(b"x")
     (place / name).chmod(0)
     return f"{name} without permissions"
@@ -158,14 +156,14 @@ def _sparse(stage: Stage, place: Path, name: str) -> str:
     return f"{name}: {head!r} and a hole of {size >> 20} MB"
 
 
-def _name(stage: Stage, place: Path, name: str) -> str:
+def _name(stage: Stage, place: Path, _name: str) -> str:
     new = stage.rng.choice(NAMES)
     source = stage.material.others / "kind0" / "0.png"
     shutil.copy(source, os.path.join(place, new))  # noqa: PTH118
     return f"an image called {new!r}"
 
 
-def _shared_image(stage: Stage, place: Path, name: str) -> str:
+def _shared_image(_stage: Stage, place: Path, name: str) -> str:
     """The same image by a link and by a hard link."""
     source = place / "0.png" if (place / "0.png").exists() else place / "kind0" / "0.png"
     if not (place / name).exists():

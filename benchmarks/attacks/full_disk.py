@@ -35,13 +35,13 @@ def full(stage: Stage, which: str) -> None:
     Disk(stage.here / ".tmp")  # with room
     if which == "train":
         finished = _whole_training()
-        expected = material.expected["interrupted", "resume"]
+        expected = material.expected("interrupted", "resume")
     elif which == "embed parquet":
         finished = COMMANDS["embed"]
-        expected = material.expected[name, "embed"]
+        expected = material.expected(name, "embed")
     else:
         finished = COMMANDS[which]
-        expected = material.expected[name, which]
+        expected = material.expected(name, which)
     arguments = finished.arguments(material)
     if which == "embed parquet":
         arguments = [a.replace(".npz", ".parquet") for a in arguments]
@@ -77,13 +77,13 @@ def full_temporary(stage: Stage) -> None:
     stage.did(f"room for {room} bytes in TMPDIR")
     if rng.random() < 0.6:
         training = _whole_training()
-        expected = material.expected["interrupted", "resume"]
+        expected = material.expected("interrupted", "resume")
         stage.attempt(*training.arguments(material), right=lambda o: same(stage, training, expected, o))
         return
     material.copy("trained", stage.here / "run")
     shutil.rmtree(stage.here / "run" / "features")
     data = rng.choice([material.others, *(material.archive(suffix) for suffix in (".zip", ".tar", ".tgz", ".txz"))])
-    expected = material.expected["trained", "embed"]
+    expected = material.expected("trained", "embed")
     stage.attempt(
         *("embed", "run", data, "--out", "x.npz"),
         right=lambda _: COMMANDS["embed"].differs(read_npz(stage.here / "x.npz"), expected),

@@ -47,7 +47,9 @@ def attack(stage: Stage) -> None:
     material = stage.material
     if rng.random() < 0.7:
         material.copy("trained", stage.here / "run")
-        stage.attempt("embed", "run", "data", "--out", "x.npz", right=lambda o: _used_or_said(stage, data, o), room=ROOM)
+        stage.attempt(
+            "embed", "run", "data", "--out", "x.npz", right=lambda o: _used_or_said(stage, data, o), room=ROOM
+        )
         return
     arguments = ["train", "data", *train_arguments(material, "--out", "new", "--epochs", "1")[2:]]
     stage.attempt(*arguments, right=lambda _: _used_or_listed(stage, data), refuse=False, room=ROOM)
@@ -81,7 +83,7 @@ def _files(data: Path) -> list[str]:
 def _used_or_said(stage: Stage, data: Path, outcome: Outcome) -> str | None:
     found = read_npz(stage.here / "x.npz")
     rows = found["names"].tolist()
-    for name in stage.material.expected["trained", "embed"]["names"].tolist():
+    for name in stage.material.expected("trained", "embed")["names"].tolist():
         if name not in rows:  # its features may differ a little: small images are resized to the largest side of all
             return f"{name} is missing"
     if not np.isfinite(found["features"]).all():
@@ -124,12 +126,27 @@ def png(width: int, height: int, depth: int, colour: int, rows: int, chunks: byt
     body.append(packer.flush())
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     palette = chunk(b"PLTE", bytes(6)) if colour == 3 else b""
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + palette + chunks + chunk(b"IDAT", b"".join(body)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + palette
+        + chunks
+        + chunk(b"IDAT", b"".join(body))
+        + chunk(b"IEND", b"")
+    )
 
 
 def _huge_png(stage: Stage, path: Path) -> str:
     width, height = stage.rng.choice(
-        [(178_000_000, 1), (1, 178_000_000), (13_300, 13_300), (2**31 - 1, 1), (100_000, 1_700), (5_000, 5_000), (2**31 - 1, 2**31 - 1)]
+        [
+            (178_000_000, 1),
+            (1, 178_000_000),
+            (13_300, 13_300),
+            (2**31 - 1, 1),
+            (100_000, 1_700),
+            (5_000, 5_000),
+            (2**31 - 1, 2**31 - 1),
+        ]
     )
     depth, colour = stage.rng.choice([(8, 2), (16, 0), (16, 2), (8, 6), (1, 0), (8, 3), (16, 6), (8, 4)])
     need = width * height * depth // 8 * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
@@ -149,7 +166,11 @@ def _huge_header(stage: Stage, path: Path) -> str:
         top = rng.choice([1, 255, 65_535, 65_536])
         data = b"P%d %d %d %d\n" % (6 if suffix == ".ppm" else 5, width, height, top) + bytes(100)
     elif suffix == ".bmp":
-        data = b"BM" + struct.pack("<IHHIIiiHHIIiiII", 154, 0, 0, 54, 40, width, height, 1, 24, 0, 100, 0, 0, 0, 0) + bytes(100)
+        data = (
+            b"BM"
+            + struct.pack("<IHHIIiiHHIIiiII", 154, 0, 0, 54, 40, width, height, 1, 24, 0, 100, 0, 0, 0, 0)
+            + bytes(100)
+        )
     else:
         data = bytearray(_encoded(stage, {".pgm": ".ppm"}.get(suffix, suffix)))
         if suffix == ".gif":

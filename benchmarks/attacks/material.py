@@ -1,14 +1,17 @@
 """What the attacks damage copies of: small images, archives of them, and runs that were trained on them."""
 
 import atexit
+import gc
 import importlib
 import os
+import pickle
 import shutil
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +19,30 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.attacks import process
-from benchmarks.attacks.results import COMMANDS
+from benchmarks.attacks.results import COMMANDS, Command
 
 SETTINGS = (  # a training that takes a tenth of a second
     *("--recipe", "small-v2", "--backbone", "resnet10t", "--width", "4", "--dim", "16", "--image-size", "16"),
     *("--clusters", "2,4", "--batch-size", "8", "--warmup-epochs", "1", "--device", "cpu", "--no-report"),
 )
 EPOCHS = ("--epochs", "2")
-EARLY = ("protonce.api", "protonce.evaluate.protocols", "protonce.embedding", "protonce.importing", "faiss", "pyarrow.parquet")
+EARLY = (
+    "protonce.api",
+    "protonce.evaluate.protocols",
+    "protonce.embedding",
+    "protonce.importing",
+    "faiss",
+    "pyarrow.parquet",
+)
 RUNS = ("trained", "second", "interrupted", "imported")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Material:
     """Folders of images and of runs, and the results of the commands with undamaged ones."""
 
     folder: Path
-    expected: dict[tuple[str, str], Any] = field(default_factory=dict)  # by run and command
 
     @property
     def photos(self) -> Path:
@@ -53,6 +62,16 @@ class Material:
         """A run folder; no case writes to it."""
         return self.folder / name
 
+    def expected(self, name: str, command: str) -> Any:
+        """The result of a command with an undamaged run: of a file, once it has been needed."""
+        kept = self.folder / f"{name} {command}.pickle"
+        if not kept.exists():
+            found = _expect(self, name, COMMANDS[command])
+            part = kept.with_suffix(f".{os.getpid()}")
+            part.write_bytes(pickle.dumps(found))
+            part.replace(kept)
+        return pickle.loads(kept.read_bytes())
+
     def copy(self, name: str, place: Path) -> Path:
         """A copy of a run."""
         return Path(shutil.copytree(self.run(name), place, symlinks=True))
@@ -67,6 +86,8 @@ def build(folder: Path, commands: Collection[str] = tuple(COMMANDS)) -> Material
     """
     for module in EARLY:
         _import(module)
+    gc.collect()
+    gc.freeze()  # else each fork would copy the pages of every object
     material = Material(folder)
     rng = np.random.default_rng(0)
     for part, each in ((material.photos, 8), (material.others, 5)):
@@ -89,7 +110,7 @@ def build(folder: Path, commands: Collection[str] = tuple(COMMANDS)) -> Material
     for name in RUNS:
         for command in COMMANDS.values():
             if name in command.runs and command.name in commands:
-                material.expected[name, command.name] = _expect(material, name, command)
+                material.expected(name, command.name)
     for module in (folder / "modules").read_text().split():
         _import(module)
     return material
@@ -146,19 +167,18 @@ def _interrupt(folder: Path) -> None:
         raise RuntimeError(f"the run was not interrupted: {outcome}")
 
 
-def _expect(material: Material, name: str, command: Any) -> Any:
+def _expect(material: Material, name: str, command: Command) -> Any:
     """The result of a command with an undamaged run."""
-    here = material.folder / "expected"
-    shutil.rmtree(here, ignore_errors=True)
-    here.mkdir()
+    here = Path(tempfile.mkdtemp(dir=material.folder))
     material.copy(name, here / "run")
     _must(here, *command.arguments(material))
-    shutil.copy(here / "modules", material.folder / "modules")
+    (here / "modules").replace(material.folder / "modules")
     found = command.result(here)
     if name == "interrupted" and command.name == "resume":
         wrong = command.differs(found, COMMANDS["resume"].result(material.folder, "whole"))
         if wrong:
             raise RuntimeError(f"resumed and undisturbed differ: {wrong}")
+    shutil.rmtree(here)
     return found
 
 

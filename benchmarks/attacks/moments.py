@@ -12,7 +12,16 @@ from benchmarks.attacks import run_folder
 from benchmarks.attacks.results import COMMANDS, Command, train_arguments
 from benchmarks.attacks.stage import Stage, files_of
 
-LENGTH = {"train": 1.5, "resume": 0.6, "embed": 0.2, "knn": 0.4, "clustering": 0.4, "report": 3.0, "clusters": 0.3, "import": 0.4}
+LENGTH = {
+    "train": 1.5,
+    "resume": 0.6,
+    "embed": 0.2,
+    "knn": 0.4,
+    "clustering": 0.4,
+    "report": 3.0,
+    "clusters": 0.3,
+    "import": 0.4,
+}
 
 
 def attack(stage: Stage) -> None:
@@ -27,7 +36,7 @@ def kill(stage: Stage) -> None:
     which = rng.choice([*LENGTH, "train", "resume", "train"])
     command = _training() if which == "train" else COMMANDS[which]
     name = "interrupted" if which in ("train", "resume") else "trained"
-    expected = material.expected[name, "resume" if which == "train" else which]
+    expected = material.expected(name, "resume" if which == "train" else which)
     if which != "train":
         material.copy(name, stage.here / "run")
         shutil.rmtree(stage.here / "run" / "features", ignore_errors=True)
@@ -101,7 +110,7 @@ def metrics_lost(stage: Stage) -> None:
     else:
         (run / gone).unlink()
     stage.did(f"{gone} is gone")
-    command, expected = COMMANDS["resume"], material.expected["interrupted", "resume"]
+    command, expected = COMMANDS["resume"], material.expected("interrupted", "resume")
     outcome = stage.attempt(
         *command.arguments(material), right=lambda o: run_folder.same(stage, command, expected, o, Path(gone))
     )
@@ -127,7 +136,7 @@ def checkpoint_of_another(stage: Stage) -> None:
         buffer = io.BytesIO()
         torch.save(tree, buffer)
         path.write_bytes(buffer.getvalue())
-    command, expected = COMMANDS["resume"], material.expected["interrupted", "resume"]
+    command, expected = COMMANDS["resume"], material.expected("interrupted", "resume")
     stage.attempt(
         *command.arguments(material), begun=True, right=lambda o: run_folder.same(stage, command, expected, o)
     )
@@ -139,7 +148,7 @@ def low_memory(stage: Stage) -> None:
     which = rng.choice(["train", "resume", "embed", "knn", "report", "clusters", "import"])
     command = _training() if which == "train" else COMMANDS[which]
     name = "interrupted" if which in ("train", "resume") else "trained"
-    expected = material.expected[name, "resume" if which == "train" else which]
+    expected = material.expected(name, "resume" if which == "train" else which)
     if which != "train":
         material.copy(name, stage.here / "run")
         shutil.rmtree(stage.here / "run" / "features", ignore_errors=True)

@@ -45,7 +45,9 @@ def differs(found: Any, expected: Any, where: str = "") -> str | None:
     if isinstance(expected, np.ndarray) and isinstance(found, np.ndarray):
         if found.shape != expected.shape:
             return f"{where}: shape {found.shape} instead of {expected.shape}"
-        same = np.allclose(found, expected, atol=1e-4) if expected.dtype.kind == "f" else np.array_equal(found, expected)
+        same = (
+            np.allclose(found, expected, atol=1e-4) if expected.dtype.kind == "f" else np.array_equal(found, expected)
+        )
         return None if same else f"{where}: other values"
     if isinstance(expected, float) and isinstance(found, float):
         return None if np.isclose(found, expected, atol=1e-4) else f"{where}: {found} instead of {expected}"
@@ -136,9 +138,7 @@ COMMANDS = {
         Command("report", lambda _: ["report", "run"], _page, weight=2),
         Command("clusters", lambda _: ["clusters", "run", "--out", "clusters"], _folders, weight=6),
         Command("import", lambda _: ["import", "run", "--out", "new"], _new_encoder),
-        Command(
-            "init", lambda m: train_arguments(m, "--out", "new", "--epochs", "1", "--init", "run"), _new_encoder
-        ),
+        Command("init", lambda m: train_arguments(m, "--out", "new", "--epochs", "1", "--init", "run"), _new_encoder),
         Command(
             "resume finished",
             lambda m: train_arguments(m, "--out", "run", "--resume", "--epochs", "2"),

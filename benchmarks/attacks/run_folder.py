@@ -32,7 +32,7 @@ def attack(stage: Stage) -> None:
             if file.is_file() or file.is_symlink():
                 file.unlink()
         stage.did("emptied features")
-    expected = material.expected[name, command.name]
+    expected = material.expected(name, command.name)
     if removed and removed.parent.name == "evaluations":  # that is anyone's right
         stage.attempt(*command.arguments(material))
     else:

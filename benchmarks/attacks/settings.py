@@ -13,21 +13,130 @@ from benchmarks.attacks.stage import Stage
 WORDS = [
     *("0", "1", "-1", "2", "3", "7", "1000000", "9999999999", "1" * 30, "9" * 400, "-" + "9" * 400, "1e308", "-1e308"),
     *("1e-320", "1e400", "inf", "-inf", "nan", ".nan", ".inf", "0x_", "0x", "0b2", "0o9", "1_000", "_", "0.", ".", "+"),
-    *("true", "null", "~", "", " ", "''", '"', "[", "]", "{", "}", "[]", "{}", "[[]]", "[1", "1,", ",", ",,", "1,,2", "a,b"),
+    *(
+        "true",
+        "null",
+        "~",
+        "",
+        " ",
+        "''",
+        '"',
+        "[",
+        "]",
+        "{",
+        "}",
+        "[]",
+        "{}",
+        "[[]]",
+        "[1",
+        "1,",
+        ",",
+        ",,",
+        "1,,2",
+        "a,b",
+    ),
     *("2001-99-99", "2001-01-01", "2001-01-01 25:61:61", "12:30:45", "&a [*a]", "*a", "!!python/none", "!!binary x"),
-    *("!!timestamp x", "!!int x", "!!float x", "!!set {}", "%", "@", "`", "|", ">", "-", "--", "- -", "? ", ":", "a: b"),
-    *("auto", "AUTO", "x", "x" * 100_000, "é", "\u202e", "\ud83d", "../../x", "/dev/zero", "0.5,1e38,2", "1e38,1e38,1e38"),
-    *("1e39,1,1", "1,2,3", "1,2,3,4", "0,0,0", "-1,-1,-1", "1,1", "1e-30,1e-30,1e-30", "5,4,3,2,1", "0.1,inf", "nan,nan"),
-    *("16", "64", "8", "1000", "100000", "4294967296", "9223372036854775807", "9223372036854775808", "0.0001", "1.5", "1e3"),
+    *(
+        "!!timestamp x",
+        "!!int x",
+        "!!float x",
+        "!!set {}",
+        "%",
+        "@",
+        "`",
+        "|",
+        ">",
+        "-",
+        "--",
+        "- -",
+        "? ",
+        ":",
+        "a: b",
+    ),
+    *(
+        "auto",
+        "AUTO",
+        "x",
+        "x" * 100_000,
+        "é",
+        "\u202e",
+        "\ud83d",
+        "../../x",
+        "/dev/zero",
+        "0.5,1e38,2",
+        "1e38,1e38,1e38",
+    ),
+    *(
+        "1e39,1,1",
+        "1,2,3",
+        "1,2,3,4",
+        "0,0,0",
+        "-1,-1,-1",
+        "1,1",
+        "1e-30,1e-30,1e-30",
+        "5,4,3,2,1",
+        "0.1,inf",
+        "nan,nan",
+    ),
+    *(
+        "16",
+        "64",
+        "8",
+        "1000",
+        "100000",
+        "4294967296",
+        "9223372036854775807",
+        "9223372036854775808",
+        "0.0001",
+        "1.5",
+        "1e3",
+    ),
 ]
 NAMES = {
     "backbone": [
-        *("resnet18.foo", "resnet10t.", ".", "resnet18.a1_in1k", "vit_tiny_patch16_224", "RESNET18", "hf-hub:x/y", "hf_hub:a"),
-        *("resnet18 ", "test_vit", "test_resnet", "convnext_atto", "mixer_b16_224", "swin_tiny_patch4_window7_224", "vgg11"),
-        *("local-dir:/tmp", "efficientnet_b0", "levit_128s", "timm/resnet18", "resnet18@x", "file:///etc/passwd", "hf-hub:"),
+        *(
+            "resnet18.foo",
+            "resnet10t.",
+            ".",
+            "resnet18.a1_in1k",
+            "vit_tiny_patch16_224",
+            "RESNET18",
+            "hf-hub:x/y",
+            "hf_hub:a",
+        ),
+        *(
+            "resnet18 ",
+            "test_vit",
+            "test_resnet",
+            "convnext_atto",
+            "mixer_b16_224",
+            "swin_tiny_patch4_window7_224",
+            "vgg11",
+        ),
+        *(
+            "local-dir:/tmp",
+            "efficientnet_b0",
+            "levit_128s",
+            "timm/resnet18",
+            "resnet18@x",
+            "file:///etc/passwd",
+            "hf-hub:",
+        ),
     ],
     "init": [
-        *("timm:resnet18.foo", "timm:", "timm:x", "timm:timm:x", "/dev/zero", "/dev/null", "nowhere", ".", "/", "data", "\0"),
+        *(
+            "timm:resnet18.foo",
+            "timm:",
+            "timm:x",
+            "timm:timm:x",
+            "/dev/zero",
+            "/dev/null",
+            "nowhere",
+            ".",
+            "/",
+            "data",
+            "\0",
+        ),
         *("untrained", "data/kind0/0.png", "timm:hf-hub:x/y", "config.yaml", "fifo"),
     ],
     "method": ["pcl", "moco", "simclr", "swav", "byol", "PCL", "nothing", "deepcluster", "instdisc", "supcon"],
@@ -159,14 +268,18 @@ def _evaluate(stage: Stage) -> None:
     stage.material.copy("trained", stage.here / "run")
     protocol = rng.choice([p for p in PROTOCOLS if p != "semisup"])
     field = rng.choice(dataclasses.fields(PROTOCOLS[protocol])).name.replace("_", "-")
-    option = rng.choice([f"--{field}={rng.choice(WORDS)}"] * 4 + [f"--name={rng.choice(WORDS)}", "--test=data", "--train=data"])
+    option = rng.choice(
+        [f"--{field}={rng.choice(WORDS)}"] * 4 + [f"--name={rng.choice(WORDS)}", "--test=data", "--train=data"]
+    )
     stage.attempt("evaluate", "run", protocol, option)
 
 
 def _import(stage: Stage) -> None:
     rng = stage.rng
     stage.material.copy("trained", stage.here / "run")
-    name = rng.choice(["backbone", "width", "dim", "image-size", "plain-resize", "mean", "std", "clusters", "seed", "head"])
+    name = rng.choice(
+        ["backbone", "width", "dim", "image-size", "plain-resize", "mean", "std", "clusters", "seed", "head"]
+    )
     value = rng.choice(NAMES.get(name, WORDS))
     file = rng.choice(["run", "untrained", "run/encoder.safetensors"])
     stage.attempt("import", file, "--out", "new", *rng.choice([["--data", "data"], []]), f"--{name}={value}")

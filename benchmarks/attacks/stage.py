@@ -111,7 +111,7 @@ class Stage:
 
 
 def files_of(folder: Path) -> Files:
-    """Every file and folder below a folder, with a hash of its content. Nothing is followed or opened that may block."""
+    """Every file and folder below a folder, with a hash of its content. Opens regular files only; follows no link."""
     found = {}
     waiting = [folder]
     while waiting:

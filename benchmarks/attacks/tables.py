@@ -13,8 +13,39 @@ from benchmarks.attacks.stage import Stage
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 CELLS = [
-    *("=cmd|' /C calc'!A0", "+1+1", "-1", "@SUM(1)", "\tx", "\rx", "a\nb", "a\r\nb", "a,b", 'a"b', "'", "x" * 300, "é" * 200),
-    *("x" * 200_000, "\0", "a\0b", "\udcff", "<script>", "{{7*7}}", "", " ", "nan", "None", "1e5", "../..", "/", ".", "..", "\x1b[31m"),
+    *(
+        "=cmd|' /C calc'!A0",
+        "+1+1",
+        "-1",
+        "@SUM(1)",
+        "\tx",
+        "\rx",
+        "a\nb",
+        "a\r\nb",
+        "a,b",
+        'a"b',
+        "'",
+        "x" * 300,
+        "é" * 200,
+    ),
+    *(
+        "x" * 200_000,
+        "\0",
+        "a\0b",
+        "\udcff",
+        "<script>",
+        "{{7*7}}",
+        "",
+        " ",
+        "nan",
+        "None",
+        "1e5",
+        "../..",
+        "/",
+        ".",
+        "..",
+        "\x1b[31m",
+    ),
     *("\u2028", "\ufeff", "%s%n", "x/y/z", "CON", "-", "--help", "=HYPERLINK(1)", "'=1"),
 ]
 
@@ -39,7 +70,11 @@ def attack(stage: Stage) -> None:
         stage.attempt("embed", "new", table, "--out", "x.npz", refuse=False)
     else:
         stage.attempt("clusters", "new", "--out", "clusters", *(["--copy"] if then == "copy" else []), refuse=False)
-    for file in (stage.here / "new" / "images.csv", stage.here / "new" / "skipped.csv", stage.here / "clusters/clusters.csv"):
+    for file in (
+        stage.here / "new" / "images.csv",
+        stage.here / "new" / "skipped.csv",
+        stage.here / "clusters/clusters.csv",
+    ):
         if file.is_file():
             _check_formulas(stage, file)
     _check_names(stage)
@@ -83,7 +118,22 @@ def _table(stage: Stage) -> str:
     rng = stage.rng
     rows = [[str(stage.material.photos / name), kind] for name, kind in _photos(stage)]
     header = ["path", "label"]
-    way = rng.choice(["labels", "labels", "names", "names", "cell", "ragged", "header", "bytes", "bytes", "rows", "parquet", "parquet"])
+    way = rng.choice(
+        [
+            "labels",
+            "labels",
+            "names",
+            "names",
+            "cell",
+            "ragged",
+            "header",
+            "bytes",
+            "bytes",
+            "rows",
+            "parquet",
+            "parquet",
+        ]
+    )
     stage.did(f"table: {way}")
     if way == "labels":
         cells = rng.sample(CELLS, 2)
@@ -99,9 +149,21 @@ def _table(stage: Stage) -> str:
     elif way == "ragged":
         rows.insert(rng.randrange(16), rng.choice([["x"], ["x", "y", "z"], [], [""], [""] * 1000]))
     elif way == "header":
-        header = rng.choice([["path", "path"], ["", ""], ["label", "path"], ["PATH ", "Class"], ["x", "y"], ["path", "x" * 200_000], ["path", "\0"]])
+        header = rng.choice(
+            [
+                ["path", "path"],
+                ["", ""],
+                ["label", "path"],
+                ["PATH ", "Class"],
+                ["x", "y"],
+                ["path", "x" * 200_000],
+                ["path", "\0"],
+            ]
+        )
     elif way == "rows":
-        rows = rng.choice([[], rows[:1], rows[:2], rows * 3, rows * 2000, [["", ""]] * 20, [[rows[0][0], str(i)] for i in range(20)]])
+        rows = rng.choice(
+            [[], rows[:1], rows[:2], rows * 3, rows * 2000, [["", ""]] * 20, [[rows[0][0], str(i)] for i in range(20)]]
+        )
     if way == "parquet":
         return _parquet(stage, rows)
     text = io.StringIO()
