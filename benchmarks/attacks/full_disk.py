@@ -20,7 +20,7 @@ def attack(stage: Stage) -> None:
     if rng.random() < 0.2:
         full_temporary(stage)
         return
-    full(stage, rng.choice(["train", "embed parquet", *(c for c in COMMANDS if c != "resume finished")]))
+    full(stage, rng.choice(["train", "embed parquet", "embed many", *(c for c in COMMANDS if c != "resume finished")]))
 
 
 def full(stage: Stage, which: str) -> None:
@@ -45,7 +45,7 @@ def full(stage: Stage, which: str) -> None:
     arguments = finished.arguments(material)
     if which == "embed parquet":
         arguments = [a.replace(".npz", ".parquet") for a in arguments]
-    most = {"train": 400, "resume": 200, "import": 60, "init": 150, "report": 400}.get(which, 12)
+    most = {"train": 400, "resume": 200, "import": 60, "init": 150, "report": 400, "embed many": 30}.get(which, 12)
     room = rng.choice([0, 1, 2, 3, rng.randrange(most), rng.randrange(most)]) * PAGE
     if which in ("train", "init"):
         room += PAGE * rng.randrange(4)

@@ -34,6 +34,7 @@ EARLY = (
     "faiss",
     "pyarrow.parquet",
 )
+MOMENT = 1_700_000_000
 RUNS = ("trained", "second", "interrupted", "imported")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz")
 
@@ -53,6 +54,11 @@ class Material:
     def others(self) -> Path:
         """Ten images to embed."""
         return self.folder / "others"
+
+    @property
+    def many(self) -> Path:
+        """300 names of the photos: their features take several pages of a disk."""
+        return self.folder / "many"
 
     def archive(self, suffix: str) -> Path:
         """An archive of `others`."""
@@ -95,6 +101,12 @@ def build(folder: Path, commands: Collection[str] = tuple(COMMANDS)) -> Material
             (part / f"kind{kind}").mkdir(parents=True)
             for i in range(each):
                 Image.fromarray(stripes(rng, kind + 1)).save(part / f"kind{kind}" / f"{i}.png")
+    material.many.mkdir()
+    photos = sorted(material.photos.rglob("*.png"))
+    for i in range(300):
+        os.link(photos[i % len(photos)], material.many / f"{i}.png")
+    for path in folder.rglob("*"):
+        os.utime(path, (MOMENT, MOMENT))  # so that the archives and the identity of the images are always the same
     _pack(material)
     for name, more in (
         ("trained", EPOCHS),

@@ -127,6 +127,13 @@ COMMANDS = {
             weight=8,
         ),
         Command(
+            "embed many",
+            lambda m: ["embed", "run", str(m.many), "--out", "x.npz"],
+            lambda here: read_npz(here / "x.npz"),
+            runs=("trained",),
+            weight=1,
+        ),
+        Command(
             "knn",
             lambda m: ["evaluate", "run", "knn", "--test", str(m.others), "--name", "attack"],
             _evaluation("knn"),

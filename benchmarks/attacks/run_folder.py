@@ -13,7 +13,7 @@ import yaml
 from benchmarks.attacks import mutations
 from benchmarks.attacks.process import Outcome
 from benchmarks.attacks.results import COMMANDS, Command
-from benchmarks.attacks.stage import Stage
+from benchmarks.attacks.stage import Stage, files_of
 
 IGNORED = (".lock", "report.html")
 
@@ -32,13 +32,13 @@ def attack(stage: Stage) -> None:
             if file.is_file() or file.is_symlink():
                 file.unlink()
         stage.did("emptied features")
+    if rng.random() < 0.15 and _has_check():
+        stage.attempt("check", "run", right=lambda o: _check_says(stage, name, o))
     expected = material.expected(name, command.name)
     if removed and removed.parent.name == "evaluations":  # that is anyone's right
         stage.attempt(*command.arguments(material))
     else:
         stage.attempt(*command.arguments(material), right=lambda o: same(stage, command, expected, o, removed))
-    if rng.random() < 0.15 and _has_check():
-        stage.attempt("check", "run")
 
 
 def same(stage: Stage, command: Command, expected: Any, outcome: Outcome, damaged: Path | None = None) -> str | None:
@@ -82,6 +82,18 @@ def _damage_file(stage: Stage, name: str, run: Path) -> Path | None:
 def _kind(run: Path, path: Path) -> str:
     """The file, or the folder that it is one of."""
     return path.relative_to(run).parts[0]
+
+
+def _check_says(stage: Stage, name: str, outcome: Outcome) -> str | None:
+    """`check` names each file that the manifest lists and that is not as it was."""
+    whole = stage.material.run(name)
+    manifest = whole / "manifest.json"
+    listed = manifest.read_text() if manifest.exists() else ""
+    before, now = files_of(whole), files_of(stage.here / "run")
+    for file, content in before.items():
+        if file in listed and now.get(file) != content and Path(file).name not in outcome.out + outcome.err:
+            return f"check says nothing of {file}"
+    return None
 
 
 def _has_check() -> bool:
@@ -188,7 +200,9 @@ def _safetensors(stage: Stage, data: bytes) -> tuple[bytes, str]:
         return save({name: np.array(a, order="C") for name, a in arrays.items()}), text
     except Exception:  # no such type in a .safetensors
         arrays = dict(load(data))
-        return save({name: np.full_like(a, np.nan) for name, a in arrays.items()}), "all NaN"
+        return save(
+            {name: np.full_like(a, np.nan if a.dtype.kind == "f" else 0) for name, a in arrays.items()}
+        ), "all NaN"
 
 
 def _npy(stage: Stage, data: bytes) -> tuple[bytes, str]:

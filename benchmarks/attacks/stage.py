@@ -146,7 +146,7 @@ def bad_message(err: str) -> str | None:
         return f"beside the message: {odd[:200]!r}"
     if len(said[0]) >= LONGEST_MESSAGE:
         return f"a message of {len(said[0]):,} characters: {said[0][:150]!r}"
-    if any(word in said[0] for word in ("Errno None", "None: None", "File too large", "[Errno")):
+    if said[0].startswith("protonce: None") or any(word in said[0] for word in ("[Errno", "File too large")):
         return f"says nothing to a user: {said[0][:200]!r}"
     return None
 
