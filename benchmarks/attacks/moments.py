@@ -152,7 +152,7 @@ def low_memory(stage: Stage) -> None:
     if which != "train":
         material.copy(name, stage.here / "run")
         shutil.rmtree(stage.here / "run" / "features", ignore_errors=True)
-    room = int(2 ** rng.uniform(23, 29))
+    room = int(2 ** rng.uniform(26, 29.5))
     stage.did(f"{room >> 10} kB of memory")
     stage.attempt(
         *command.arguments(material),
