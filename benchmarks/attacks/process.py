@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SECONDS = 30.0  # until a command that has not ended counts as hanging
-PATIENCE = 5  # times as long on the clock: other processes may have had the processor
+PATIENCE = 10  # times as long on the clock: other processes may have had the processor
 ROOM = 3 << 30  # bytes of memory beyond those of this process
 LARGEST_FILE = 1 << 30  # bytes
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
@@ -70,6 +70,7 @@ def run(
     if pid == 0:
         _command(arguments, here, files, room, before, environment or {})
     hung, killed, status = False, False, None
+    watch = _Watch(pid, seconds)
     while status is None:
         found, code = os.waitpid(pid, os.WNOHANG)
         if found:
@@ -79,7 +80,7 @@ def run(
         if kill_after is not None and spent >= kill_after and not killed:
             killed = True
             _kill_group(pid)
-        elif not hung and _hangs(pid, spent, seconds):
+        elif not hung and watch.hangs():
             hung = True
             _kill_group(pid)
         time.sleep(0.002 if spent < 0.2 else 0.01)
@@ -144,16 +145,36 @@ def _size() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def _hangs(pid: int, spent: float, seconds: float) -> bool:
-    """Whether a process has computed for too long, or has waited; a busy machine is no reason."""
-    if spent < seconds:
-        return False
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    computed = sum(int(fields[i]) for i in (11, 12)) / os.sysconf("SC_CLK_TCK")
-    return computed >= seconds or computed < spent / (2 * PATIENCE) or spent > PATIENCE * seconds
+class _Watch:
+    """Tells whether a process and those that it has started hang: a busy machine is no reason."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self.pid, self.seconds = pid, seconds
+        self.began = self.looked = self.moved = time.monotonic()
+        self.computed = 0.0
+
+    def hangs(self) -> bool:
+        """Whether they have computed for too long, or have done nothing at all for as long."""
+        now = time.monotonic()
+        if now - self.looked < 0.5:
+            return False
+        self.looked, computed = now, self._computed()
+        if computed > self.computed + 0.01:
+            self.moved, self.computed = now, computed
+        waits = now - self.moved >= self.seconds
+        return waits or computed >= self.seconds or now - self.began >= PATIENCE * self.seconds
+
+    def _computed(self) -> float:
+        """Seconds of processor time of the group of processes."""
+        found = 0
+        for place in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = place.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[2] == str(self.pid):
+                found += sum(int(ticks) for ticks in fields[11:15])
+        return found / os.sysconf("SC_CLK_TCK")
 
 
 def _kill_group(pid: int) -> None:
@@ -164,6 +185,8 @@ def _kill_group(pid: int) -> None:
 
 
 def _text(file: Path) -> str:
+    if not file.exists():  # it was killed before
+        return ""
     with file.open("rb") as opened:
         return opened.read(4_000_000).decode(errors="backslashreplace")
 

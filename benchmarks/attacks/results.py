@@ -93,7 +93,7 @@ def _run(here: Path, name: str = "run") -> Any:
     return {
         "encoder": tensors(run / "encoder.safetensors"),
         "prototypes": read_npz(run / "prototypes.npz"),
-        "images": (run / "images.csv").read_text(),
+        "images": list(csv.reader((run / "images.csv").read_text().splitlines())),
         "epochs": [{k: v for k, v in line.items() if "seconds" not in k} for line in logs],
         "assignments": {p.name: read_npz(p) for p in sorted((run / "assignments").glob("*.npz"))},
     }
