@@ -1,6 +1,7 @@
 """Run a command of protonce in a fork of this process, which has imported everything, within limits."""
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import os
@@ -69,6 +70,8 @@ def run(
     pid = os.fork()
     if pid == 0:
         _command(arguments, here, files, room, before, environment or {})
+    with contextlib.suppress(OSError):  # both do it: whoever is first, the group is there before it is killed
+        os.setpgid(pid, pid)
     hung, killed, status = False, False, None
     watch = _Watch(pid, seconds)
     while status is None:
@@ -108,7 +111,8 @@ def _command(
     """What the new process does; it never returns."""
     code = 1
     try:
-        os.setpgid(0, 0)
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
         for number, file in zip((1, 2), files, strict=True):
             opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             os.dup2(opened, number)
