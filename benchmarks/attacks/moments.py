@@ -125,7 +125,7 @@ def checkpoint_of_another(stage: Stage) -> None:
     rng, material = stage.rng, stage.material
     run = material.copy("interrupted", stage.here / "run")
     path = run / "checkpoints" / "last.pt"
-    if rng.random() < 0.3:
+    if rng.random() < 0.1:
         shutil.copy(material.run("second") / "checkpoints" / "last.pt", path)
         stage.did("the checkpoint of another seed, which had ended")
     else:

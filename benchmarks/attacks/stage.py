@@ -103,7 +103,8 @@ class Stage:
         after = files_of(self.here)
         new = [name for name in after if name not in before]
         partial = [name for name in new if name.startswith(".tmp/") or ".part" in Path(name).name]
-        if outcome.code != 0 and not begun:
+        diverged = outcome.code == 2 and " became " in outcome.last  # a loss that is NaN shows when training has begun
+        if outcome.code != 0 and not begun and not diverged:
             partial += [name for name in new if name not in partial and not _is_cache(name, before)]
             partial += [f"{name} (was there before)" for name in before if name not in after]
         if partial:
