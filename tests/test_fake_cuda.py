@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import protonce
-from conftest import SMALL, image_views, make_system, stop_after_saving
+from conftest import SMALL, image_views, make_system, train_until
 from pretended_gpu import OnGPU, pretended_gpu
 from protonce import kmeans
 from protonce.blockwise import blockwise_nce
@@ -151,14 +151,11 @@ def test_training_on_a_gpu_is_training_on_the_cpu(options, photos, tmp_path, mon
 
 
 def test_a_run_continues_on_the_gpu(photos, tmp_path, monkeypatch):
-    """Optimizer, queue and prototypes of a checkpoint come back to the device."""
+    """Optimizer, queue and prototypes of a checkpoint within an epoch come back to the device."""
     settings = {**QUICK, "device": "cuda", "optimizer": "adamw"}
     with pretended_gpu(monkeypatch):
         expected = of_run(protonce.train(photos, tmp_path / "whole", quiet=True, **settings))
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr("protonce.checkpoints.save", stop_after_saving(protonce.checkpoints.save, 1))
-            with pytest.raises(KeyboardInterrupt):
-                protonce.train(photos, tmp_path / "run", quiet=True, **settings)
+        train_until((1, 2), pytest.MonkeyPatch(), photos, tmp_path / "run", {**settings, "quiet": True})
         assert of_run(protonce.train(photos, tmp_path / "run", quiet=True, resume=True)) == expected
 
 
@@ -183,15 +180,16 @@ def test_evaluations_on_a_gpu_are_those_on_the_cpu(name, trained, others, monkey
     assert found == expected
 
 
-def test_embedding_on_a_gpu_is_embedding_on_the_cpu(trained, others, monkeypatch):
-    (trained.path / "features").mkdir(exist_ok=True)
-    expected = trained.embed(others)
+def test_features_on_a_gpu_are_those_on_the_cpu(trained, others, monkeypatch):
+    """All at once, and those of the head from kept features of the backbone."""
+    expected = trained.features(others, "backbone", "query", "momentum")
     for file in (trained.path / "features").glob("*.npy"):
         file.unlink()
     with pretended_gpu(monkeypatch):
-        found = protonce.load(trained.path).embed(others)
-    assert (found.features == expected.features).all()
-    assert all((a == b).all() for a, b in zip(found.distances, expected.distances, strict=True))
+        run = protonce.load(trained.path)
+        found = [run.features(others, kind)[0] for kind in ("backbone", "momentum", "query")]
+    for a, b in zip(found, (expected[0], expected[2], expected[1]), strict=True):
+        assert torch.equal(a, b)
 
 
 def drawn(*shape, seed=0):
