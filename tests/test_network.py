@@ -38,7 +38,7 @@ print(json.dumps([during, attempts]))
 
 def test_training_and_evaluation_use_no_network(photos, others, tmp_path):
     """Not even to look whether there are weights of a timm backbone, with empty caches and no setting to be offline."""
-    settings = {**SMALL, "epochs": 1, "warmup_epochs": 0, "workers": 1, "tensorboard_every": 1}
+    settings = {**SMALL, "epochs": 1, "warmup_epochs": 0, "workers": 1}
     offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     environment = {name: value for name, value in os.environ.items() if name not in offline}
     environment |= {"HF_HOME": str(tmp_path / "hub"), "TORCH_HOME": str(tmp_path / "torch")}
