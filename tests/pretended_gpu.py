@@ -211,12 +211,13 @@ class PretendedFabric:
 @contextmanager
 def pretended_gpu(monkeypatch):
     """Context in which `device="cuda"` trains and evaluates."""
-    from protonce import assembly, auto, preparation, randomness
+    from protonce import assembly, auto, capacity, preparation, randomness
     from protonce.run import Run
 
     machine = auto.Machine("cuda", bfloat16=False, faiss=False, cores=1)
     monkeypatch.setattr(preparation, "find_device", lambda asked: asked)
     monkeypatch.setattr(preparation, "look_at_machine", lambda *_: machine)
+    monkeypatch.setattr(capacity, "gpu_memory", lambda: 1 << 34)
     monkeypatch.setattr(assembly, "launch", lambda *_: PretendedFabric())
     monkeypatch.setattr(randomness, "preserved", lambda _: nullcontext())
     monkeypatch.setattr(Run, "device", "cuda")
