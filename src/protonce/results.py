@@ -1,12 +1,12 @@
-"""Read metrics from a run's evaluations/*.json."""
+"""Read metrics from a run's evaluations/*.json, and what the paper reports for them."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protonce.paper import reported_scores
+from protonce.reported import Reported, describe, find, is_same
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Score:
     std: float | None
     draws: list[float]
     text: str
-    paper: str  # scores reported in the paper
+    paper: str  # the paper's scores with the same data, k and protocol
+    reported: Reported | None = None  # the paper's scores if one of these differs
 
 
 def scores(result: Mapping[str, Any]) -> list[Score]:
@@ -32,8 +33,9 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
         text = json.dumps(value, ensure_ascii=False) if mean is None else f"{mean:.3f}"
         if mean is not None and std is not None:
             text += f" ± {std:.3f}"
-        reported = reported_scores(str(result.get("protocol")), metric, places="Places205" in images_tested(result))
-        theirs = ", ".join(f"{system} {score:.3f}" for system, score in reported.scores.items()) if reported else ""
+        reference = find(result, metric)
+        reported = describe(reference) if reference else None
+        same = reference is not None and is_same(result, metric)
         found.append(
             Score(
                 metric=metric,
@@ -41,10 +43,19 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
                 std=std,
                 draws=[d for d in map(_number, draws) if d is not None] if isinstance(draws, list) else [],
                 text=text,
-                paper=f"{reported.what}: {theirs}" if reported else "",
+                paper=f"{reported.what}: {reported.scores}" if reported and same else "",
+                reported=None if same else reported,
             )
         )
     return found
+
+
+def from_paper(found: Iterable[Score]) -> list[Reported]:
+    """What the paper reports for scores measured otherwise, each once; to show apart from them, under HEADING."""
+    known = list(found)
+    beside = {score.paper for score in known}
+    apart = dict.fromkeys(score.reported for score in known if score.reported is not None)
+    return [reported for reported in apart if f"{reported.what}: {reported.scores}" not in beside]
 
 
 def images_tested(result: Mapping[str, Any]) -> str:

@@ -94,7 +94,11 @@ class SemisupOptions(Options):
 class ClusteringOptions(Options):
     """Agreement of labels with k-means clusters of the features (table 5), and AMI over the run's training."""
 
-    clusters: list[int] | Auto = setting("auto", "numbers of clusters; auto: the number of labels", least=1)
+    clusters: list[int] | Auto = setting(
+        "auto",
+        "numbers of clusters; auto: the number of labels, or the paper's 25,000 for ImageNet's training",
+        least=1,
+    )
     starts: int = setting(5, "random starts of k-means over which scores are averaged", least=1)
     features: Literal["backbone", "momentum"] = setting(
         "backbone", "backbone: pooled features of the query encoder; momentum: embeddings of the momentum encoder"

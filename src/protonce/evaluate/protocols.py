@@ -25,7 +25,8 @@ from protonce.evaluate.drafts import Drafts
 from protonce.evaluate.options import PROTOCOLS, Options
 from protonce.evaluate.task import Outcome, Task, single_labels
 from protonce.progress import Steps
-from protonce.results import scores
+from protonce.reported import HEADING
+from protonce.results import from_paper, scores
 from protonce.run import Run
 from protonce.tables import print_table
 
@@ -141,8 +142,12 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     data = result["data"]
     sides = [f"{data[side]['images']:,} images of {data[side]['source']}" for side in ("train", "test") if side in data]
     console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
-    cells = [(score.metric, score.text, score.paper) for score in scores(result)]
-    print_table(console, "lrl", ("metric", "value", "paper"), cells)
+    found = scores(result)
+    print_table(console, "lrl", ("metric", "value", "paper"), [(s.metric, s.text, s.paper) for s in found])
+    reported = from_paper(found)
+    if reported:
+        console.print(HEADING)
+        print_table(console, "ll", ("table", "scores"), [(r.what, r.scores) for r in reported])
     for source in {source.spec: source for source in sources}.values():
         if source.skipped:
             console.print(

@@ -21,7 +21,8 @@ from protonce.report.content import Content, gather, title, titled
 from protonce.report.hierarchy import Level, classes_of, levels
 from protonce.report.payload import CLOSEST, LISTED, packed, payload
 from protonce.report.thumbnails import pack
-from protonce.results import images_tested, scores
+from protonce.reported import HEADING
+from protonce.results import from_paper, images_tested, scores
 from protonce.run import Run
 
 BYTES = 19_000_000  # maximum size of the page
@@ -96,6 +97,8 @@ def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps
         "facts": _facts(content),
         "health": run.health if run.metrics else None,
         "evaluations": [_evaluation(name, result) for name, result in run.evaluations.items()],
+        "heading": HEADING,
+        "reported": from_paper(score for result in run.evaluations.values() for score in scores(result)),
         "figures": drawn,
         "still": still,  # the map for printing
         "command": _command(run),
