@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from protonce.evaluate.options import PROTOCOLS
-from protonce.reported import DATASETS, REFERENCES, describe, find, is_same
+from protonce.reported import DATASETS, REFERENCES, describe, excerpts, find, is_same
 from protonce.results import from_paper, scores
 
 CHOSEN = {  # what the protocols choose on the paper's data, in addition to their options
@@ -35,7 +35,7 @@ def test_the_defaults_on_the_papers_data_are_compared(protocol, metric):
     result = as_in_the_paper(protocol, metric)
     (score,) = scores(result)
     assert score.paper.startswith("table ")
-    assert score.reported is None
+    assert score.apart is None
     assert from_paper([score]) == []
     for changed in ("classes", "train", "test"):
         other = copy.deepcopy(result)
@@ -47,8 +47,9 @@ def test_the_defaults_on_the_papers_data_are_compared(protocol, metric):
             continue
         (apart,) = scores(other)
         assert apart.paper == ""
-        assert f"{apart.reported.what}: {apart.reported.scores}" == score.paper
-        assert from_paper([apart, apart]) == [apart.reported]
+        assert describe(apart.apart) == score.paper
+        assert len(from_paper([apart, apart])) == 1
+        assert from_paper([apart, score]) == []  # it stands beside the other
 
 
 @pytest.mark.parametrize(
@@ -87,30 +88,44 @@ def test_the_number_of_clusters_of_each_score():
     assert [is_same(result, name) for name in names] == [False, True, False, False, False]
     result["details"] = {"own_clusters": {"images": 1_281_167, "classes": 1000}}
     assert [is_same(result, name) for name in names] == [False, True, True, False, False]
-    assert [bool(score.reported) for score in scores(result)] == [True, False, False, True, False]
+    assert [bool(score.apart) for score in scores(result)] == [True, False, False, True, False]
     assert from_paper(scores(result)) == []  # it stands beside k = 25,000
 
 
 def test_what_is_said_of_the_papers_scores():
-    assert describe(REFERENCES["clustering", "ami"]).scores == (
+    assert describe(REFERENCES["clustering", "ami"]) == (
+        "table 5, AMI of k-means, k = 25,000, on ImageNet: "
         "DeepCluster 0.281, MoCo 0.285; PCL 0.410 (ResNet-50, 200 epochs)"
     )
     shots = describe(REFERENCES["lowshot", "map@1"])
-    assert shots.what == "table 1, mAP of SVMs on VOC07, 1 per class"
-    assert "MoCo 0.314, PCL 0.469 ± 0.0406 (ResNet-50, 200 epochs)" in shots.scores
-    assert "MoCo v2 0.463, PCL v2 0.479 ± 0.0412 (ResNet-50-MLP, 200 epochs)" in shots.scores
-    tuned = describe(REFERENCES["semisup", "top5@1%"]).scores
+    assert shots.startswith("table 1, mAP of SVMs on VOC07, 1 per class: ")
+    assert "MoCo 0.314, PCL 0.469 ± 0.0406 (ResNet-50, 200 epochs)" in shots
+    assert "MoCo v2 0.463, PCL v2 0.479 ± 0.0412 (ResNet-50-MLP, 200 epochs)" in shots
+    tuned = describe(REFERENCES["semisup", "top5@1%"])
     assert "Random 0.220, Supervised baseline 0.484 (ResNet-50)" in tuned
     assert tuned.endswith("standard deviation below 0.006 over 5 runs")
-    linear = describe(REFERENCES["linear", "map"]).scores
+    linear = describe(REFERENCES["linear", "map"])
     assert "MoCo 0.792*, PCL 0.823 (R50, 24M, 200 epochs)" in linear
     assert linear.endswith("* from the released model; others from their papers")
+
+
+def test_a_table_of_the_papers_scores():
+    two, places = excerpts([REFERENCES["lowshot", f"{m}@{k}"] for m in ("map", "accuracy") for k in (1, 16)])
+    assert two.title == "table 1, mAP of SVMs on VOC07"
+    assert places.title == "table 1, accuracy of SVMs on Places205"
+    assert two.header == ("system", "encoder", "1 per class", "16 per class")
+    assert two.rows[0] == ("Random", "ResNet-50", "0.080", "0.085")
+    assert two.rows[3] == ("PCL", "ResNet-50, 200 epochs", "0.469 ± 0.0406", "0.743 ± 0.0039")
+    assert places.rows[-1] == ("PCL v2", "ResNet-50-MLP, 200 epochs", "0.125 ± 0.0026", "0.323 ± 0.0004")
+    (tuned,) = excerpts([REFERENCES["semisup", "top5@1%"], REFERENCES["semisup", "top5@10%"]])
+    assert ("Supervised baseline", "ResNet-50", "0.484", "0.804") in tuned.rows
+    assert tuned.notes == "standard deviation below 0.006 over 5 runs"
 
 
 def test_the_demo_is_compared_apart():
     result = {"protocol": "comparison", "metrics": {"knn": 0.7, "ami": 0.4, "other": 1}, "settings": {}, "data": {}}
     assert [score.paper for score in scores(result)] == ["", "", ""]
-    assert [reported.what[:7] for reported in from_paper(scores(result))] == ["table 4", "table 5"]
+    assert [table.title[:7] for table in from_paper(scores(result))] == ["table 4", "table 5"]
 
 
 @pytest.mark.parametrize("odd", [None, 3, [], {"train": 3}, {"train": {"images": None}}])

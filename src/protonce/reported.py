@@ -1,11 +1,11 @@
 """What the paper reports for a metric of an evaluation, and whether that was measured in the same way."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from protonce.paper import TABLES
+from protonce.paper import TABLES, Row
 
 HEADING = "ImageNet, from the paper"  # of scores whose data, k or protocol are not those of an evaluation
 BASELINES = ("Random", "Supervised", "Supervised baseline", "Inst. Disc.", "LA", "DeepCluster")
@@ -40,67 +40,101 @@ class Reference:
     what: str  # the metric, the data, and k
     data: str  # one of DATASETS
     settings: dict[str, object] = field(default_factory=dict)  # of the evaluation; a tuple: any of these
+    at: str = ""  # which of several columns of the same metric it is
     also: str = ""  # what the text says of it
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Columns of a table of the paper: the shown rows with their encoders."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    notes: str
 
 
 def _references() -> dict[tuple[str, str], Reference]:
     imagenet: dict[str, object] = {"views": "augmented", "drops": [0.6, 0.8], "epochs": 100, "lr": 10.0}
     places = {**imagenet, "epochs": 40, "lr": 0.3}
     svm: dict[str, object] = {"cost": (0.5, "benchmark")}  # of the published code, and of the benchmark it cites
+    shots = {**svm, "classifier": "svm", "draws": 5}
     tuning: dict[str, object] = {"epochs": 20, "drops": [0.6, 0.8], "lr": 0.01, "batch_size": 256, "draws": 5}
-    clusters: dict[str, object] = {"clusters": [CLUSTERS]}
-    linear = "of a linear classifier on"
+    tuning["weight_decay"] = 0.0005
+    linear, tuned = "top-1 of a linear classifier on", "top-5 on ImageNet after fine-tuning"
     ami = f"AMI of k-means, k = {CLUSTERS:,}, on ImageNet"
+    below = "standard deviation below 0.006 over 5 runs"
     found = {
-        ("knn", "momentum_accuracy"): Reference(
-            "tbl:knn", "accuracy", "accuracy of kNN on ImageNet", "ImageNet", {"tau": 0.1}
-        ),
-        ("clustering", "ami"): Reference("tbl:ami", "AMI", ami, "ImageNet", clusters),
-        ("linear", "top1"): Reference("tbl:linear", "ImageNet", f"top-1 {linear} ImageNet", "ImageNet", imagenet),
-        ("linear", "top1 Places205"): Reference(
-            "tbl:linear", "Places205", f"top-1 {linear} Places205", "Places205", places
-        ),
+        ("knn", "momentum_accuracy"): Reference("tbl:knn", "accuracy", "kNN on ImageNet", "ImageNet", {"tau": 0.1}),
+        ("clustering", "ami"): Reference("tbl:ami", "AMI", ami, "ImageNet", {"clusters": [CLUSTERS]}),
+        ("linear", "top1"): Reference("tbl:linear", "ImageNet", f"{linear} ImageNet", "ImageNet", imagenet),
+        ("linear", "top1 Places205"): Reference("tbl:linear", "Places205", f"{linear} Places205", "Places205", places),
         ("linear", "map"): Reference("tbl:linear", "VOC07", "mAP of SVMs on VOC07", "VOC07", svm),
+        ("semisup", "top5@1%"): Reference(
+            "tbl:semi_supervise", "1%", tuned, "ImageNet", {**tuning, "classifier_lr": 1.0}, "1 % of the labels", below
+        ),
+        ("semisup", "top5@10%"): Reference(
+            "tbl:semi_supervise", "10%", tuned, "ImageNet", {**tuning, "classifier_lr": 0.1}, "10 % of the labels"
+        ),
     }
     for data, metric, name in (("VOC07", "map", "mAP"), ("Places205", "accuracy", "accuracy")):
         for k in SHOTS:
-            what, settings = f"{name} of SVMs on {data}, {k} per class", {**svm, "classifier": "svm", "draws": 5}
-            found["lowshot", f"{metric}@{k}"] = Reference("tbl:lowshot_voc", f"{data} k={k}", what, data, settings)
-    for share, rate, also in (("1%", 1.0, "standard deviation below 0.006 over 5 runs"), ("10%", 0.1, "")):
-        what = f"top-5 on ImageNet, fine-tuned on {share[:-1]} % of the labels"
-        settings = {**tuning, "weight_decay": 0.0005, "classifier_lr": rate}
-        found["semisup", f"top5@{share}"] = Reference("tbl:semi_supervise", share, what, "ImageNet", settings, also)
+            what, at = f"{name} of SVMs on {data}", f"{k} per class"
+            found["lowshot", f"{metric}@{k}"] = Reference("tbl:lowshot_voc", f"{data} k={k}", what, data, shots, at)
     return found
 
 
 REFERENCES = _references()  # by protocol and metric
 
 
-@dataclass(frozen=True)
-class Reported:
-    """What the paper reports for a metric: what was measured, and the scores with the encoder of each."""
-
-    what: str
-    scores: str
-
-
-def describe(reference: Reference) -> Reported:
-    """The shown rows of a column, grouped by encoder, as shares like the evaluations; with deviations where known."""
-    table = TABLES[reference.label]
-    spread = TABLES["tbl:lowshot_std"].column(reference.column) if reference.label == "tbl:lowshot_voc" else []
-    deviation = {row.system: value for row, value in spread}
+def describe(reference: Reference) -> str:
+    """One column in a line: what was measured, and the scores grouped by encoder."""
     groups: dict[str, list[str]] = {}
-    marks = set()
-    for row, value in table.column(reference.column):
-        if row.system in SHOWN:
-            text = f"{row.system} {value.share if table.per_cent else value.text}{value.mark}"
-            text += f" ± {deviation[row.system].share}" if row.system in deviation else ""
-            groups.setdefault(row.encoder, []).append(text)
-            marks.add(value.mark)
+    for row in TABLES[reference.label].rows:
+        score = _score(row, reference)
+        if score and row.system in SHOWN:
+            groups.setdefault(row.encoder, []).append(f"{row.system} {score}")
     parts = [", ".join(texts) + (f" ({encoder})" if encoder else "") for encoder, texts in groups.items()]
-    parts += [f"{mark} {table.marks[mark]}" for mark in sorted(marks - {""})]
-    parts += [reference.also] if reference.also else []
-    return Reported(f"table {table.number}, {reference.what}", "; ".join(parts))
+    where = f"{_title(reference)}{', ' if reference.at else ''}{reference.at}"
+    return f"{where}: {'; '.join([*parts, *_notes([reference])])}"
+
+
+def excerpts(references: Iterable[Reference]) -> list[Excerpt]:
+    """The columns that are asked for, those of the same metric in one table."""
+    groups: dict[str, dict[str, Reference]] = {}
+    for reference in references:
+        groups.setdefault(_title(reference), {})[reference.column] = reference
+    found = []
+    for title, columns in groups.items():
+        chosen = list(columns.values())
+        rows = [(row, [_score(row, column) for column in chosen]) for row in TABLES[chosen[0].label].rows]
+        shown = [(row.system, row.encoder, *cells) for row, cells in rows if row.system in SHOWN and any(cells)]
+        header = ("system", "encoder", *(column.at or "score" for column in chosen))
+        found.append(Excerpt(title, header, shown, "; ".join(_notes(chosen))))
+    return found
+
+
+def _title(reference: Reference) -> str:
+    return f"table {TABLES[reference.label].number}, {reference.what}"
+
+
+def _score(row: Row, reference: Reference) -> str:
+    """A value as a share, as evaluations give it, with its mark and its deviation; empty if there is none."""
+    table = TABLES[reference.label]
+    value = row.values[table.columns.index(reference.column)]
+    if value is None:
+        return ""
+    spread = TABLES["tbl:lowshot_std"].column(reference.column) if reference.label == "tbl:lowshot_voc" else []
+    deviation = "".join(f" ± {std.share}" for other, std in spread if other.system == row.system)
+    return (value.share if table.per_cent else value.text) + value.mark + deviation
+
+
+def _notes(references: Sequence[Reference]) -> list[str]:
+    """What the marks of the shown rows mean, and what the text says of the columns."""
+    table = TABLES[references[0].label]
+    values = [value for column in references for row, value in table.column(column.column) if row.system in SHOWN]
+    marks = sorted({value.mark for value in values} - {""})
+    return [f"{mark} {table.marks[mark]}" for mark in marks] + [column.also for column in references if column.also]
 
 
 def is_same(result: Mapping[str, Any], metric: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protonce.reported import Reported, describe, find, is_same
+from protonce.reported import Excerpt, Reference, describe, excerpts, find, is_same
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Score:
     draws: list[float]
     text: str
     paper: str  # the paper's scores with the same data, k and protocol
-    reported: Reported | None = None  # the paper's scores if one of these differs
+    apart: Reference | None = None  # the paper's scores if one of these differs
 
 
 def scores(result: Mapping[str, Any]) -> list[Score]:
@@ -34,7 +34,6 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
         if mean is not None and std is not None:
             text += f" ± {std:.3f}"
         reference = find(result, metric)
-        reported = describe(reference) if reference else None
         same = reference is not None and is_same(result, metric)
         found.append(
             Score(
@@ -43,19 +42,18 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
                 std=std,
                 draws=[d for d in map(_number, draws) if d is not None] if isinstance(draws, list) else [],
                 text=text,
-                paper=f"{reported.what}: {reported.scores}" if reported and same else "",
-                reported=None if same else reported,
+                paper=describe(reference) if reference and same else "",
+                apart=None if same else reference,
             )
         )
     return found
 
 
-def from_paper(found: Iterable[Score]) -> list[Reported]:
-    """What the paper reports for scores measured otherwise, each once; to show apart from them, under HEADING."""
+def from_paper(found: Iterable[Score]) -> list[Excerpt]:
+    """The paper's scores for what was measured otherwise, unless they stand beside another; to show under HEADING."""
     known = list(found)
     beside = {score.paper for score in known}
-    apart = dict.fromkeys(score.reported for score in known if score.reported is not None)
-    return [reported for reported in apart if f"{reported.what}: {reported.scores}" not in beside]
+    return excerpts(score.apart for score in known if score.apart and describe(score.apart) not in beside)
 
 
 def images_tested(result: Mapping[str, Any]) -> str:

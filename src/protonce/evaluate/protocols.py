@@ -144,10 +144,11 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
     found = scores(result)
     print_table(console, "lrl", ("metric", "value", "paper"), [(s.metric, s.text, s.paper) for s in found])
-    reported = from_paper(found)
-    if reported:
-        console.print(HEADING)
-        print_table(console, "ll", ("table", "scores"), [(r.what, r.scores) for r in reported])
+    for excerpt in from_paper(found):
+        console.print(f"{HEADING}: {excerpt.title}", soft_wrap=True)
+        print_table(console, "ll" + "r" * (len(excerpt.header) - 2), excerpt.header, excerpt.rows)
+        if excerpt.notes:
+            console.print(excerpt.notes, soft_wrap=True)
     for source in {source.spec: source for source in sources}.values():
         if source.skipped:
             console.print(
