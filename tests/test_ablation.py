@@ -18,6 +18,7 @@ from protonce.reported import DATASETS, HEADING
 from protonce.run import load
 
 QUICK = {"epochs": 2, "warmup_epochs": 1, "draws": 1, "share": 0.3, "quiet": True, **SMALL}
+LABELS = "12 images, 31.6 % of the labels instead of 30 %: rounded in each class"
 
 
 def mark(run, metric, value):
@@ -32,6 +33,7 @@ def test_five_rows_and_none_is_made_twice(photos, tmp_path, monkeypatch, capsys)
     assert [row.name for row in rows] == [row.system for row in PAPER.rows] == list(ROWS)
     kept = json.loads((tmp_path / "ablation.json").read_text())
     assert (kept["fine_tuning"], kept["share"], kept["draws"]) == ("top1", 0.3, 1)  # of three classes
+    assert kept["labels"] == LABELS
     assert kept["rows"][0]["name"] == "instance only"
     runs = {name: load(tmp_path / folder) for name, folder in FOLDERS.items()}
     # The loss of the last epoch says which terms were trained; that of the first whether there was a warm-up.
@@ -61,6 +63,7 @@ def test_five_rows_and_none_is_made_twice(photos, tmp_path, monkeypatch, capsys)
     assert "75.3" in theirs
     assert "75.3" not in ours
     assert "top-1, 30" in ours
+    assert f"fine-tuned on {LABELS};" in printed
     assert all("instance + proto (w/ warm-up)" in part for part in (ours, theirs))
 
 

@@ -6,7 +6,7 @@ from sklearn.metrics import adjusted_mutual_info_score
 
 from pages import level
 from protonce.report import charts
-from protonce.results import scores
+from protonce.report.evaluations import side_by_side
 from protonce.run import read_assignments
 
 
@@ -45,7 +45,20 @@ def test_runs_with_equal_numbers_of_clusters_are_compared():
 def test_low_shot_results_become_a_curve_over_k():
     metrics = {f"accuracy@{k}": {"mean": k / 20, "std": 0.01, "runs": [k / 20] * 5} for k in (1, 16, 2)}
     results = {"lowshot": {"metrics": metrics}, "knn": {"metrics": {"accuracy": 0.5, "accuracy@²": 1}}}
-    (chart,) = charts.evaluations({name: scores(result) for name, result in results.items()})
+    (chart,) = charts.evaluations(side_by_side({"mine": results}))
     (line,) = chart.lines
     assert (line.x, line.y) == ([1, 2, 16], [0.05, 0.1, 0.8])
     assert line.low == pytest.approx([0.04, 0.09, 0.79])
+
+
+def test_a_single_draw_has_no_band_and_two_runs_a_curve_each():
+    def metrics(std):
+        return {"lowshot": {"metrics": {f"accuracy@{k}": {"mean": k / 20, "std": std} for k in (1, 2)}}}
+
+    (chart,) = charts.evaluations(side_by_side({"other": metrics(None), "mine": metrics(0.1)}))
+    assert [line.name for line in chart.lines] == ["accuracy, other", "accuracy, mine"]
+    assert chart.lines[0].low is None
+    assert chart.lines[1].low == pytest.approx([-0.05, 0.0])
+    assert "standard deviation" in chart.caption
+    (chart,) = charts.evaluations(side_by_side({"mine": metrics(None)}))
+    assert chart.caption == "A single draw."

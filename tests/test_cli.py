@@ -94,15 +94,15 @@ def test_every_setting_reaches_the_training(photos, tmp_path, monkeypatch):
 
 
 def test_train_embed_evaluate(photos, tmp_path, capsys):
-    run = str(tmp_path / "run")
+    run = str(tmp_path / "my run")
     assert main(["train", str(photos), "--out", run, "--epochs", "2", *small()]) == 0
     shown = capsys.readouterr()
     assert "48 images of" in shown.err
     assert "auto chose" in shown.err
     assert "epoch 2/2  instance loss" in shown.err
-    assert f"protonce embed {run}" in shown.out
+    assert f"next: protonce embed '{run}' DATA --out FILE.npz" in shown.out  # as a shell takes it
     assert f"Look at what it found: {run}/report.html" in shown.out
-    assert (tmp_path / "run" / "report.html").exists()
+    assert (tmp_path / "my run" / "report.html").exists()
 
     assert main(["embed", run, str(photos), "--out", str(tmp_path / "e.npz")]) == 0
     with np.load(tmp_path / "e.npz") as file:
@@ -118,7 +118,16 @@ def test_train_embed_evaluate(photos, tmp_path, capsys):
     np.testing.assert_allclose(np.stack(table["features"].to_numpy()), np.load(tmp_path / "e.npz")["features"])
 
     assert main(["evaluate", run, "knn"]) == 0
-    assert (tmp_path / "run" / "evaluations" / "knn.json").exists()
+    assert (tmp_path / "my run" / "evaluations" / "knn.json").exists()
+
+
+def test_a_new_run_has_a_name_that_fits(tmp_path, monkeypatch):
+    from protonce.cli.train import _new_run
+
+    monkeypatch.chdir(tmp_path)
+    for data in ("x" * 255, "é" * 127, "photos.zip"):
+        _new_run(data).mkdir(parents=True)
+    assert _new_run("photos.zip") == Path("runs/photos-2")
 
 
 def test_names_that_are_no_text(trained, photos, tmp_path):
@@ -159,6 +168,22 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
         (["train", "PHOTOS", "--out", "OUT", "--epochs", "none"], "setting epochs is 'none'"),
         (["train", "PHOTOS", "--out", "OUT", "--epocks", "3"], "unrecognized arguments: --epocks"),
         (["train", "PHOTOS", "--out", "OUT", "--recipe", "pcl-v9"], "unknown recipe 'pcl-v9'"),
+        (["train", "PHOTOS", "--out", "OUT", "--recipe", ""], "unknown recipe ''"),
+        (["train", "PHOTOS", "--out", "OUT", "--epochs", "1e3"], "setting epochs is '1e3'; it takes a whole number"),
+        (["train", "PHOTOS", "--out", "OUT", "--epochs", ""], "setting epochs is ''"),
+        (["train", "PHOTOS", "--out", "OUT", "--limit", "-1"], "setting limit is -1"),
+        (["train", "PHOTOS", "--out", "OUT", "--seed", "2001-99-99"], "setting seed is '2001-99-99'"),
+        (["train", "PHOTOS", "--out", "OUT", "--kmeans-starts", "9999999999"], "it must be at most 1,000"),
+        (["train", "PHOTOS", "--out", "OUT", "--queue", "1000000000000"], "the queue takes"),
+        (["train", "PHOTOS", "--out", "OUT", "--width", "4096"], "choose a smaller backbone, width or dim"),
+        (["train", "PHOTOS", "--out", "OUT", "--backbone", "resnet18.foo"], "timm has no weights 'foo' for resnet18"),
+        (["train", "PHOTOS", "--out", "OUT", "--init", "timm:resnet18.foo"], "no weights 'foo' for resnet18"),
+        (["train", "PHOTOS", "--out", "OUT", "--init", "x" * 3000], "does not exist"),
+        (["import", "timm:resnet18.foo", "--out", "OUT"], "no weights 'foo' for resnet18"),
+        (["import", "untrained", "--out", "OUT", "--image-size", "9" * 400], "setting image_size is a whole number"),
+        (["import", "untrained", "--out", "OUT", "--width", "4096"], "choose a smaller backbone, width or dim"),
+        (["ablation", "PHOTOS", "--out", "OUT", "--draws", "9" * 5000], "invalid int value"),
+        (["demo", "--out", "OUT", "--seed", "9" * 30], "it must be at most"),
         (["train", "PHOTOS", "--out", "OUT", "--backbone", "resnet81"], "no backbone 'resnet81'"),
         (["train", "PHOTOS", "--out", "OUT", "--init", "nowhere.pth"], "--init nowhere.pth does not exist"),
         (["train", "PHOTOS", "--out", "OUT", "--device", "cuda"], "device cuda is not available"),
@@ -199,6 +224,7 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(line, words, photos, train
     complaint = shown.err.strip().splitlines()[-1]
     assert complaint.startswith("protonce: ")
     assert words in complaint
+    assert len(complaint) <= 1000 + len("protonce: ")
     assert "Traceback" not in shown.err
     assert {p.name for p in tmp_path.iterdir()} == {"file", "folder.npz", "config.yaml"}
 

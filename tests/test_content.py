@@ -59,6 +59,7 @@ def test_a_run_that_was_interrupted_after_an_epoch(trained):
     manifest.remove(path, *written_later)
     page = Text(write_report(Run(path), quiet=True))
     assert "1 of 3: the run is not finished" in page.text
+    assert "4 / 8, coarse to fine, of the beginning of epoch 1" in page.text
     assert "There is no map: the run is not finished" in page.text
     assert page.data["levels"][0]["assignment"] == read_assignments(path, 1)[0].tolist()
     assert page.data["levels"][1]["phi"] is None

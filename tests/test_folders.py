@@ -1,6 +1,7 @@
 """Clusters as folders."""
 
 import csv
+import os
 import zipfile
 
 import numpy as np
@@ -10,8 +11,11 @@ from PIL import Image
 import protonce
 from conftest import SMALL
 from pages import Text, make
+from protonce import manifest
+from protonce.cli import main
 from protonce.errors import UserError
-from protonce.report.folders import write_folders
+from protonce.files import csv_text
+from protonce.report.folders import file_name, write_folders
 from protonce.report.page import write_report
 
 
@@ -68,3 +72,57 @@ def test_awkward_names_survive(tmp_path):
     for out in (photos / "groups", photos):
         with pytest.raises(UserError, match=r"is inside the image folder|is not empty"):
             write_folders(run, out, quiet=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x" * 300 + ".png",
+        "é" * 300 + ".jpeg",
+        "a." + "é" * 300,
+        "😀" * 200 + "." + "😀" * 200,
+        "a\x00b\nc.png",
+        'a<b>c:d"e\\f|g?h*.png',
+        "b\udcff" * 200 + ".png",
+        "deep/" * 900 + "CON.png",
+        "..",
+        ".hidden",
+    ],
+)
+def test_names_of_files_fit_every_file_system(name, tmp_path):
+    found = file_name("00123456", name)
+    assert len(os.fsencode(found)) <= 255
+    assert found.startswith("00123456-")
+    assert not set(found) & {*'/<>:"\\|?*', *map(chr, range(32))}
+    (tmp_path / found).write_bytes(b"")
+    assert [path.name for path in tmp_path.iterdir()] == [found]
+    assert file_name("7", "photos/cat 1.jpeg") == "7-cat 1.jpeg"
+
+
+def test_overlong_names_in_an_archive_are_shortened_and_whole_in_the_table(photos, tmp_path):
+    names = [f"{i:02d}{'é' * 150}.png" for i in range(24)]  # 300 bytes each
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for name, path in zip(names, sorted(photos.rglob("*.png")), strict=False):
+            archive.write(path, f"{'long' * 80}/{name}")
+    run = protonce.train(tmp_path / "photos.zip", tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    assert main(["clusters", str(run.path), "--out", str(tmp_path / "out")]) == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "clusters.csv").open()))
+    assert [row["name"].rpartition("/")[2] for row in rows] == names
+    assert len(list((tmp_path / "out" / "1-k8").rglob("*.png"))) == 24
+    shown = Text(write_report(run, quiet=True)).data["names"]
+    assert all(len(name) == 260 and name.startswith("longlong") and name.endswith("é.png") for name in shown)
+
+
+def test_huge_labels_are_shortened_on_the_page(trained):
+    huge = {f"slope{i}": f"{i} {'very ' * 20_000}long {i}" for i in range(3)}
+    table = list(csv.DictReader((trained.path / "images.csv").open()))
+    for row in table:
+        row["label"] = huge[row["label"]]
+    manifest.write(trained.path, "images.csv", csv_text(list(table[0]), [list(row.values()) for row in table]))
+    path = write_report(protonce.load(trained.path), quiet=True)
+    assert path.stat().st_size < 5_000_000
+    classes = Text(path).data["classes"]
+    assert [(c[0], c[-1], len(c)) for c in classes] == [(str(i), str(i), 120) for i in range(3)]
+    write_folders(protonce.load(trained.path), trained.path / "out", quiet=True)
+    rows = csv.DictReader((trained.path / "out" / "clusters.csv").open())
+    assert {row["label"] for row in rows} == set(huge.values())

@@ -73,7 +73,7 @@ def test_every_metric_is_in_metrics_jsonl(trained):
     lines = [json.loads(line) for line in (trained.path / "metrics.jsonl").read_text().splitlines()]
     assert lines == trained.metrics
     for line in lines:
-        for name in ("cluster_entropy", "smallest_cluster", "largest_cluster"):
+        for name in ("cluster_entropy", "smallest_cluster", "largest_cluster", "single_clusters"):
             assert len(line[name]) == len(line["clusters"]) == 2
         assert len(line["agreement"]) == (0 if line["epoch"] == 1 else 2)
         # log(r + 1): once the queue is full, each query sees all of it but its own keys.
@@ -85,6 +85,7 @@ def test_every_metric_is_in_metrics_jsonl(trained):
     assert lines[2]["agreement"][1] == pytest.approx(normalized_mutual_info_score(*saved), abs=1e-5)
     assert lines[2]["smallest_cluster"][1] == np.bincount(saved[1]).min()
     assert lines[2]["largest_cluster"][1] == np.bincount(saved[1]).max()
+    assert lines[2]["single_clusters"][1] == np.count_nonzero(np.bincount(saved[1]) == 1)
 
 
 def test_the_last_line_is_about_the_momentum_features_of_the_end(trained, photos, monkeypatch):
@@ -188,12 +189,35 @@ def record(epoch, instance, rank=20.0, **more):
 @pytest.mark.parametrize(
     ("records", "state", "words"),
     [
-        ([record(1, 4.95)], "idle", "nothing learnt yet"),
+        ([record(1, 4.95)], "idle", "little learnt yet"),
         ([record(1, 5.2)], "idle", "a larger lr"),
         ([record(1, 4.0), record(2, 3.0), record(3, 3.6)], "diverging", "since epoch 2"),
         ([record(1, 4.0), record(2, 3.0), record(3, 3.4)], "healthy", "instance loss 3.40 (chance level 5.00)"),
         ([record(1, 4.99, rank=1.01)], "collapsed", "this may be temporary"),
+        ([record(1, 4.99, rank=1.01)] * 5, "collapsed", "a smaller lr"),
+        ([record(1, 5.6, rank=1.01)], "collapsed", "effective rank 1.01 of 128"),
         ([record(1, 3.0, cluster_entropy=[0.5])], "healthy", "very uneven"),
+        # An encoder that never learnt anything had 0.976 to 0.981 of its chance level.
+        ([record(1, 4.88)], "idle", "little learnt yet: instance loss 4.88 (chance level 5.00)"),
+        ([record(1, 4.55)], "idle", "little learnt yet"),
+        ([record(1, 4.45)], "healthy", "instance loss 4.45"),
+        # A low rank, whatever the loss is.
+        ([record(1, 3.0, rank=1.08)], "idle", "effective rank 1.08 of 128"),
+        ([record(1, 3.0, rank=1.01)], "idle", "effective rank 1.01 of 128"),
+        ([record(1, 3.0, rank=1.6)], "healthy", "effective rank 1.60 of 128"),
+        ([record(1, 3.0, rank=8.46)], "healthy", "effective rank 8.5 of 128"),
+        # The prototype term is at its chance level, although the instance term has learnt.
+        ([record(1, 3.0, prototype=1.4)], "idle", "little learnt yet: prototype loss 1.40 (chance level 1.40)"),
+        ([record(1, 3.0, prototype=1.3)], "healthy", "prototype loss 1.30 (chance level 1.40)"),
+        ([record(1, 3.0), record(2, 3.0, prototype=1.5)], "idle", "prototype loss 1.50"),
+        # One image in most clusters.
+        ([record(1, 3.0, single_clusters=[3])], "fragmented", "3 of 4 clusters hold a single image; choose fewer"),
+        ([record(1, 3.0, single_clusters=[2])], "healthy", "4 clusters of 3 to 9 images"),
+        ([record(1, 3.0, smallest_cluster=[1], largest_cluster=[1])], "fragmented", "4 of 4 clusters"),
+        ([record(1, 3.0, smallest_cluster=[2], largest_cluster=[2])], "healthy", "4 clusters of 2 images"),
+        ([record(1, 4.9, single_clusters=[4])], "idle", "moreover, 4 of 4 clusters hold a single image"),
+        ([record(1, 4.9, rank=1.01, single_clusters=[4])], "collapsed", "moreover, 4 of 4 clusters"),
+        ([record(1, 3.0), record(2, 4.0, single_clusters=[4])], "diverging", "moreover, 4 of 4 clusters"),
     ],
 )
 def test_words(records, state, words):
@@ -207,6 +231,7 @@ def test_words(records, state, words):
     [
         ((20.0, 18.0), "healthy", "similarity loss -0.90; effective rank 18 of 128"),
         ((20.0, 1.01), "collapsed", "effective rank 1.01 of 128"),
+        ((20.0, 1.08), "idle", "effective rank 1.08 of 128"),
     ],
 )
 def test_a_loss_without_a_chance_level_is_judged_by_the_rank(ranks, state, words):
@@ -232,6 +257,35 @@ def test_a_run_with_only_the_prototype_term_is_judged_by_it_after_warm_up():
     assert found.state == "diverging"
     assert "prototype loss 1.30 (chance level 1.40)" in found.words
     assert "since epoch 2" in found.words
+
+
+def test_a_finished_run_is_described_by_its_final_prototypes(trained, monkeypatch):
+    """Those of metrics.jsonl are of the beginning of the last epoch."""
+    healthy = [{**line, "instance": 1.0, "prototype": 0.5, "effective_rank": 9.0} for line in trained.metrics]
+    monkeypatch.setattr(protonce.Run, "metrics", healthy)
+    last = np.load(trained.path / "assignments" / "0003.npz")
+    begin, final = [], []
+    for m, c in enumerate(trained.prototypes):
+        old, new = np.bincount(last[f"assignment_{m}"]), np.bincount(c.assignment)
+        score = normalized_mutual_info_score(last[f"assignment_{m}"], c.assignment)
+        begin.append(f"{len(old)} clusters of {old.min()} to {old.max()} images")
+        final.append(f"{len(new)} clusters of {new.min()} to {new.max()} images, NMI {score:.2f}")
+    assert all(text in trained.health.words for text in final)
+    assert not all(text in trained.health.words for text in begin), "else this test shows nothing"
+    (trained.path / "encoder.safetensors").unlink()  # the run is not finished
+    assert all(text in trained.health.words for text in begin)
+
+
+def test_one_cluster_an_image_is_called_fragmented(pictures, tmp_path):
+    settings = {**SMALL, "clusters": [24]}
+    run = protonce.train(pictures[:24], tmp_path / "run", epochs=1, quiet=True, **EASY, **settings)
+    assert "24 of 24 clusters hold a single image" in run.health.words
+    assert run.health.state != "healthy"
+
+
+def test_an_encoder_that_does_not_learn_is_not_called_healthy(pictures, tmp_path):
+    run = protonce.train(pictures[:64], tmp_path / "run", epochs=1, lr=1e-9, quiet=True, **SMALL)
+    assert run.health.state in ("idle", "collapsed"), run.metrics
 
 
 def test_a_run_without_an_epoch_has_no_health(trained, tmp_path):

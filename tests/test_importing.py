@@ -37,6 +37,15 @@ def pooled(model, x):
     return nn.Sequential(*list(model.children())[:-1])(x).flatten(1)
 
 
+def test_weights_that_are_not_finite_are_not_imported(tmp_path):
+    state = resnet18(0).state_dict()
+    state["layer2.0.conv1.weight"][3, 1, 0, 0] = torch.nan
+    torch.save(state, tmp_path / "nan.pth")
+    with pytest.raises(UserError, match=r"nan.pth: tensor 'layer2.0.conv1.weight' has values that are not finite"):
+        import_encoder(str(tmp_path / "nan.pth"), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("mlp", [False, True])
 def test_the_published_checkpoints(mlp, tmp_path):
     """`module.encoder_q` and `module.encoder_k` in a .pth.tar, with the head of v1 or v2, beside a queue."""

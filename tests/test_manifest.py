@@ -205,7 +205,9 @@ def _damage(path, data):
 
 def _check_named(path, name, original, data):
     grown = data == original + b"\n" and name in (*manifest.GROWING, "manifest.json")
-    removed = data is None and name.startswith(("evaluations/", "encoder.safetensors"))  # continued, or made again
+    removed = data is None and name.startswith(
+        ("evaluations/", "checkpoints/", "encoder.safetensors")
+    )  # continued, or made again
     try:
         damaged = [*check_run(path).damaged]
     except UserError as error:

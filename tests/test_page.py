@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import types
 
 import pytest
 from PIL import Image
@@ -16,6 +17,7 @@ from pages import Text, level, make
 from protonce import manifest
 from protonce.cli import main
 from protonce.errors import UserError
+from protonce.report import page as page_module
 from protonce.report.hierarchy import levels
 from protonce.report.page import write_report
 from protonce.run import Run
@@ -86,6 +88,21 @@ def test_the_page_needs_no_network_and_runs_only_its_own_scripts(page):
             assert attributes.get(name, "#").startswith(("#", "data:image/png;base64,")), (tag, attributes)
 
 
+def test_the_health_and_the_cards_are_of_the_same_prototypes(page, trained):
+    sizes = [found["size"] for found in page.data["levels"]]
+    assert sizes == [trained.prototypes[m].assignment.bincount().tolist() for m in range(2)]
+    assert trained.health.words in page.text
+
+
+def test_a_page_without_evaluations_names_a_command_that_can_be_pasted(trained, tmp_path):
+    moved = Run(shutil.copytree(trained.path, tmp_path / "a run"))
+    content = types.SimpleNamespace(run=moved, labels=["a", "b"])
+    assert shlex.split(page_module._evaluate_command(content)) == ["protonce", "evaluate", str(moved.path), "knn"]
+    for labels in (None, ["a", ""]):
+        content.labels = labels
+        assert shlex.split(page_module._evaluate_command(content))[4:] == ["--train", "LABELLED"]
+
+
 def test_the_command_on_the_page_trains_the_same_run(page, trained, tmp_path):
     (command,) = re.findall(r"protonce train .*--out RUN", page.text)
     words = shlex.split(command.replace("--out RUN", f"--out {tmp_path / 'again'}"))
@@ -111,7 +128,14 @@ def test_the_command_quotes_paths_and_lists(trained, tmp_path, monkeypatch):
 
 def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
     other = protonce.train(photos, tmp_path / "moco", epochs=1, quiet=True, **{**SMALL, "method": "moco"})
+    for run, values in ((trained, {"accuracy": 0.75, "top1@1%": 0.5}), (other, {"accuracy": 0.25})):
+        result = {"protocol": "knn", "metrics": values, "remarks": {"top1@1%": "45 images, 5.0 %"}}
+        manifest.write(run.path, "evaluations/knn.json", json.dumps(result))
     page = Text(write_report(trained, against=other, figures=tmp_path / "figures", quiet=True))
+    assert "evaluationmetricMoCo (moco)PCL (run)tested on" in page.text
+    assert "knnaccuracy0.2500.750" in page.text
+    assert "knntop1@1% 45 images, 5.0 %–0.500" in page.text
+    assert "MoCo (moco)accuracy0.2500" in page.text
     titles = re.findall(
         r'"text":"((?:MoCo|PCL) \([^"]*\))"', json.dumps(page.data["map"]["plots"], separators=(",", ":"))
     )

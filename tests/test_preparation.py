@@ -2,7 +2,9 @@
 
 import shutil
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import protonce
@@ -56,6 +58,10 @@ def test_a_finished_run_is_not_trained_again(trained, photos):
     [
         ({}, "is not empty"),
         ({"resume": True, "tau": 0.5}, "started with tau 0.2, not 0.5"),
+        (
+            {"resume": True, "epochs": 8},
+            "epochs 3, not 8; .* train a new run from its weights with --init",
+        ),
         ({"resume": True, "recipe": "pcl-v1"}, "started with recipe small-v2"),
         ({"resume": True, "limit": 20}, "started with limit 0, not 20"),
     ],
@@ -65,6 +71,37 @@ def test_another_run_in_the_same_folder_is_refused(trained, photos, changes, wor
     with pytest.raises(UserError, match=words):
         protonce.train(photos, trained.path, quiet=True, **changes)
     assert sorted(p.name for p in trained.path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"recipe": 3}, "unknown recipe 3"),
+        ({"recipe": ""}, "unknown recipe ''"),
+        ({"recipe": np.array(["pcl-v1", "pcl-v2"])}, "unknown recipe array"),
+        ({"method": ""}, "unknown system ''"),
+        ({"method": np.array(["pcl", "moco"])}, "method is array"),
+        ({"method": print}, "name a system, or pass a subclass of System"),
+        ({"clusters": np.array([4, 8])}, r"setting clusters is array\(\[4, 8\]\); it takes a list"),
+        ({"device": torch.device("cpu")}, "setting device is device"),
+        ({"init": "x" * 3000}, "does not exist"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_in_a_sentence(photos, tmp_path, arguments, words):
+    with pytest.raises(UserError, match=words):
+        protonce.train(photos, tmp_path / "run", quiet=True, **{**SMALL, **arguments})
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_epochs_for_a_run_that_has_not_ended(photos, tmp_path, monkeypatch):
+    """Its weights can be started from once it has; the command can be pasted into a shell."""
+    out = tmp_path / "my run"
+    monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, 1))
+    with pytest.raises(KeyboardInterrupt):
+        protonce.train(photos, out, epochs=2, quiet=True, **SMALL)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"once it is finished, train a new run .* --init '.*/my run'$"):
+        protonce.train(photos, out, epochs=8, quiet=True, resume=True, **SMALL)
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["small", "large"])

@@ -10,7 +10,8 @@ from sklearn.metrics import mutual_info_score
 from conftest import SMALL, stripes
 from protonce.api import train
 from protonce.cli import main
-from protonce.data.sources import match_folder_labels, open_source
+from protonce.data.folder_labels import match_folder_labels
+from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.evaluate import protocols
 from protonce.evaluate.options import PROTOCOLS
@@ -34,7 +35,7 @@ def test_every_protocol_saves_its_result(protocol, trained, others, capsys):
     result = evaluate(trained, protocol, name="a", **test, **QUICK[protocol])
     kept = json.loads((trained.path / "evaluations" / f"{protocol}-a.json").read_text())
     assert kept == result
-    assert kept.keys() - {"details", "key"} == {"protocol", "metrics", "settings", "features", "data"}
+    assert kept.keys() - {"details", "key", "remarks"} == {"protocol", "metrics", "settings", "features", "data"}
     assert kept["settings"]["seed"] == 0
     assert kept["data"]["train"]["images"] == (30 if protocol in protocols.ONE_SET else 48)
     printed = capsys.readouterr().out
@@ -55,6 +56,7 @@ def test_stripes_are_classified(trained, others):
     tuned = evaluate(trained, "semisup", test=str(others), quiet=True, shares=[1.0], draws=1, epochs=40, lr=0.05)
     assert tuned["metrics"]["top1@100%"]["mean"] > 0.8
     assert tuned["metrics"]["top5@100%"]["mean"] == 1  # there are but three
+    assert tuned["remarks"]["top5@100%"] == "48 images, 100 % of the labels; always 1 with up to five classes"
 
 
 def test_classes_do_not_depend_on_the_depth_of_folders(trained, photos, tmp_path):
@@ -125,7 +127,12 @@ def test_results_state_whether_test_images_were_seen_in_training(trained, photos
     [
         (None, ["knn", "--train", "PHOTOS/slope0"], "has no labels"),
         ("one class", ["linear", "--train", "MADE"], "has only one class, only; at least two are needed"),
-        (None, ["lowshot", "--shots", "1,64"], "but --shots asks for 64; use --shots 1"),
+        (
+            None,
+            ["lowshot", "--shots", "1,64"],
+            "fewer than two classes of .* have the 64 images .* use --shots 1$",
+        ),
+        (None, ["lowshot", "--shots", "64"], "that --shots asks for; use --shots 12$"),
         ("new class", ["semisup", "--test", "MADE"], "class slope9 of .* has no training images"),
         (None, ["knn", "--test", "PHOTOS"], "48 files are in both the training and the test images"),
         ("some labels", ["knn", "--train", "MADE/t.csv"], "1 images of .* have no label"),
@@ -140,6 +147,7 @@ def test_results_state_whether_test_images_were_seen_in_training(trained, photos
         (None, ["knn", "--train", "Places205:PHOTOS"], "train_places205.csv was not found in ROOT"),
         (None, ["knn", "--train", "ImageNet:PHOTOS"], "has no folder train"),
         (None, ["knn", "--name", "../x"], "is not allowed in a file name"),
+        (None, ["knn", "--name", "x" * 300], "--name has 304 bytes; use at most 196$"),
     ],
 )
 def test_bad_input(make, arguments, sentence, trained, photos, tmp_path, capsys):
@@ -170,6 +178,25 @@ def test_bad_input(make, arguments, sentence, trained, photos, tmp_path, capsys)
     assert re.search(sentence, said), said
     assert said.count("\n") == 1
     assert sorted(trained.path.rglob("*")) == before
+
+
+def test_runs_without_labels_ask_for_labelled_images(trained, photos, others, tmp_path, capsys):
+    (tmp_path / "flat").mkdir()
+    for i, file in enumerate(sorted(photos.rglob("*.png"))):
+        shutil.copy(file, tmp_path / "flat" / f"{i}.png")
+    rows = [f"flat/{i}.png,{'' if i < 2 else f'slope{i // 16}'}" for i in range(48)]
+    (tmp_path / "some.csv").write_text("\n".join(["path,label", *rows, ""]))
+    for data, which in (("flat", "the images"), ("some.csv", "2 of 48 images")):
+        run, _ = import_encoder("untrained", tmp_path / f"run-{data}", data=tmp_path / data, like=trained, quiet=True)
+        for protocol, option in (("knn", "--train LABELLED"), ("clustering", "--train or --test LABELLED")):
+            given = ["--test", str(others)] if protocol == "knn" else []
+            capsys.readouterr()
+            assert main(["evaluate", str(run.path), protocol, *given]) == 2
+            said = capsys.readouterr().err
+            assert said.count("\n") == 1
+            assert f"protonce: {which} that {run.path} was trained on have no labels" in said
+            assert said.endswith(f"give labelled images with {option}\n")
+        assert evaluate(run, "knn", train=str(photos), test=str(others), quiet=True)["metrics"]
 
 
 def test_an_unfinished_run_and_the_same_images_twice(trained):

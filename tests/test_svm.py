@@ -122,13 +122,15 @@ def test_draws_are_k_of_each_class_and_independent():
     assert (lowshot.draw_shots(members, 3, seed=0, number=1) == drawn[1]).all()
 
 
-def test_too_few_images_of_a_class():
-    members = [np.arange(9), np.arange(3)]
-    lowshot.check_shots(members, ["cat", "dog"], [1, 2], "photos")
-    with pytest.raises(
-        UserError, match=r"class dog has only 3 images in photos, but --shots asks for 16; use --shots 1,2"
-    ):
-        lowshot.check_shots(members, ["cat", "dog"], [1, 2, 16], "photos")
+def test_classes_with_too_few_images():
+    members = [np.arange(9), np.arange(3), np.arange(16), np.arange(20)]
+    names = ["cat", "dog", "fox", "owl"]
+    assert lowshot.rare_classes(members, names, [1, 2], "photos") == []
+    assert lowshot.rare_classes(members, names, [1, 16], "photos") == [0, 1]
+    with pytest.raises(UserError, match=r"fewer than two classes of photos have the 17 images .* use --shots 1,2$"):
+        lowshot.rare_classes(members, names, [1, 2, 17], "photos")
+    with pytest.raises(UserError, match=r"use --shots 16$"):
+        lowshot.rare_classes(members, names, [17], "photos")
 
 
 def test_class_means_by_hand():

@@ -352,7 +352,7 @@ def test_the_example_of_the_docs_works_everywhere(photos, tmp_path):
     run = protonce.load(tmp_path / "one")
     assert run.health.words in done.stdout
     assert run.options == {"hidden": 8}
-    assert run.health.state in ("healthy", "collapsed"), "judged by the rank alone"
+    assert run.health.state in ("healthy", "idle", "collapsed"), "judged by the rank alone"
     page = write_report(run, quiet=True).read_text()
     assert "SimSiam (one)" in page
     result = evaluate(run, "knn", quiet=True)

@@ -1,6 +1,7 @@
 """`--init`: from a run, a file of this or another program, or timm; what was used is said."""
 
 import hashlib
+import os
 
 import pytest
 import timm
@@ -74,6 +75,14 @@ class _Evil:
         (lambda p: _saved(p, _Evil()), "loaded safely"),
         (lambda p: _text(p), "loaded safely"),
         (lambda p: "timm:resnet10000", "timm has no model"),
+        (lambda p: "timm:resnet10t.foo", "timm has no weights 'foo' for resnet10t; available tags: c3_in1k"),
+        (lambda p: _saved(p, _spoilt(torch.nan)), "tensor 'layer1.0.bn1.bias' has values that are not finite"),
+        (lambda p: _saved(p, _spoilt(-torch.inf, torch.float16)), "tensor 'layer1.0.bn1.bias' has values"),
+        (lambda p: _saved(p, _spoilt(1e300, torch.float64)), "tensor 'layer1.0.bn1.bias' has values"),
+        (lambda p: _saved(p, {"a": torch.zeros(3).to_sparse()}), "tensor 'a' is not an array of real numbers"),
+        (lambda p: _saved(p, {"a": torch.zeros(3, dtype=torch.cfloat)}), "tensor 'a' is not an array of real numbers"),
+        (lambda p: _pipe(p), "is not a file"),
+        (lambda p: "x" * 3000, "does not exist"),
     ],
 )
 def test_bad_weights_are_explained_and_nothing_runs(tmp_path, capsys, make, words):
@@ -84,6 +93,18 @@ def test_bad_weights_are_explained_and_nothing_runs(tmp_path, capsys, make, word
 
 def _saved(folder, content):
     torch.save(content, folder / "w.pth")
+    return folder / "w.pth"
+
+
+def _spoilt(value, dtype=torch.float32):
+    """A state dict with one number that no training leaves behind."""
+    state = {name: v.to(dtype) if v.is_floating_point() else v for name, v in encoder().backbone.state_dict().items()}
+    state["layer1.0.bn1.bias"][1] = value
+    return state
+
+
+def _pipe(folder):
+    os.mkfifo(folder / "w.pth")
     return folder / "w.pth"
 
 

@@ -87,19 +87,21 @@ def run_ablation(
     metric = "top5" if classes > 5 else "top1"  # of five classes the true one is always among the first five
     rows: list[Row] = []
     as_paper = is_paper(settings)
+    labels = ""  # how many are used, the same for all rows
     for name, varied in ROWS.items():
         Console(stderr=True, quiet=quiet, highlight=False, markup=False).print(name)
         run = train(data, out / FOLDERS[name], resume=True, quiet=quiet, **_row_settings(settings, varied))
         tuned = evaluate(run, "semisup", test=test, quiet=quiet, again=False, shares=[share], draws=draws)
         linear = evaluate(run, "linear", test=test, quiet=quiet, again=False)
         at = f"{metric}@{100 * share:g}%"
-        fine_tuning = tuned["metrics"][at]
+        fine_tuning, labels = tuned["metrics"][at], tuned.get("remarks", {}).get(at, "")
         as_paper = as_paper and is_same(tuned, at) and is_same(linear, "top1")
         rows.append(Row(name, fine_tuning["mean"], fine_tuning["std"], linear["metrics"]["top1"]))
-    result = {"fine_tuning": metric, "share": share, "draws": draws, "rows": [asdict(row) for row in rows]}
+    about = {"fine_tuning": metric, "share": share, "labels": labels, "draws": draws}
+    result = {**about, "rows": [asdict(row) for row in rows]}
     write_whole(out / "ablation.json", json.dumps(result, indent=2) + "\n")
     if not quiet:
-        print_rows(rows, metric, share, out, as_paper)
+        print_rows(rows, metric, share, labels, out, as_paper)
     return rows
 
 
@@ -144,7 +146,7 @@ def is_paper(settings: Mapping[str, Any]) -> bool:
     return settings.get("recipe") == RECIPE and not changed
 
 
-def print_rows(rows: list[Row], metric: str, share: float, out: Path, as_paper: bool) -> None:
+def print_rows(rows: list[Row], metric: str, share: float, labels: str, out: Path, as_paper: bool) -> None:
     """Print the rows, and the paper's: beside them if they were trained and evaluated in the same way, else below."""
     console = Console(highlight=False, markup=False)
     theirs = {row.system: [value.text for value in row.values if value] for row in PAPER.rows}
@@ -158,4 +160,7 @@ def print_rows(rows: list[Row], metric: str, share: float, out: Path, as_paper: 
         console.print(f"{HEADING} ({PAPER.rows[0].encoder})")
         header = ("method", "top-5, 1 % of the labels", "linear, top-1")
         print_table(console, "lrr", header, [(name, *values) for name, values in theirs.items()])
-    console.print(f"per cent; one seed of training; kept as {out / 'ablation.json'}", soft_wrap=True)
+    used = labels or f"{100 * share:g} % of the labels"
+    console.print(
+        f"per cent; fine-tuned on {used}; one seed of training; kept as {out / 'ablation.json'}", soft_wrap=True
+    )

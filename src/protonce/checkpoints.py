@@ -14,7 +14,7 @@ from protonce.errors import UserError
 from protonce.prototypes import Prototypes
 
 LAST = "checkpoints/last.pt"
-RESTART = "remove it to start the run at its beginning"
+RESTART = manifest.CURES["checkpoints/"]
 _PROTOTYPES = "protonce.Prototypes"  # marks a dict that is one
 
 
@@ -84,7 +84,7 @@ def load(run: Path) -> dict[str, Any] | None:
     """
     if not exists(run):
         return None
-    data = manifest.read(run, LAST, RESTART)
+    data = manifest.read(run, LAST)
     try:
         return dict(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
     except Exception:  # the archive, the pickle and the tensors in it each have their own kinds of error

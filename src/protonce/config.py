@@ -7,16 +7,21 @@ A value `auto` is replaced by `protonce.auto` once the data is known; nothing be
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import yaml
-
-from protonce.errors import UserError
-from protonce.fields import Checked, setting
+from protonce import plain_yaml
+from protonce.errors import UserError, shown
+from protonce.fields import Checked, like, setting
 
 Auto = Literal["auto"]
 # What an encoder is, and how images are prepared for it.
 ARCHITECTURE = ("backbone", "width", "stem", "head", "dim", "image_size", "plain_resize", "mean", "std")
+# Bounds far beyond any use: what is above them is a slip of the keyboard, and would overflow, or end never.
+MANY = 10**12  # images, or steps
+LONG = 1_000_000  # epochs
+LARGE_BATCH = 1_000_000  # images
+HIGHEST_RATE = 10_000  # the paper's linear classifiers are trained with 5 to 30, LARS with up to 10
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -27,68 +32,80 @@ class Settings(Checked):
     method: str = setting("pcl", "system to train")
 
     # The clusters: those of an E-step, and those that are recorded for every system
-    clusters: list[int] | Auto = setting("auto", "number of prototypes at each granularity, K = {k_m}", least=1)
-    tau: float = setting(0.2, "temperature of contrastive losses, and the mean of phi", above=0)
-    alpha: float = setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1)
+    clusters: list[int] | Auto = setting(
+        "auto", "number of prototypes at each granularity, K = {k_m}", least=1, most=MANY, longest=20
+    )
+    tau: float = setting(0.2, "temperature of contrastive losses, and the mean of phi", above=0, least=1e-4, most=100)
+    alpha: float = setting(10.0, "smoothing of the concentration of small clusters, eq. 12", least=1, most=1_000_000)
     concentration: Literal["estimated", "fixed"] = setting(
         "estimated", "estimated: phi by eq. 12; fixed: phi = tau for every prototype (fig. 3a)"
     )
     kmeans_engine: Literal["auto", "faiss", "torch"] = setting("auto", "faiss or torch; auto is faiss on Linux's CPUs")
-    kmeans_iterations: int = setting(20, "iterations of k-means", least=1)
-    kmeans_starts: int = setting(1, "random starts of k-means; the best is kept", least=1)
+    kmeans_iterations: int = setting(20, "iterations of k-means", least=1, most=10_000)
+    kmeans_starts: int = setting(1, "random starts of k-means; the best is kept", least=1, most=1000)
     kmeans_init: Literal["fresh", "warm"] = setting(
         "fresh",
         "where an E-step starts: fresh, from random images, the paper's way; warm, from the last one's centroids",
     )
-    kmeans_points: int = setting(0, "number of images to fit k-means to; 0 is all", least=0)
+    kmeans_points: int = setting(0, "number of images to fit k-means to; 0 is all", least=0, most=MANY)
     record_every: int | Auto = setting(
         "auto",
         "cluster every n-th epoch for the record, if it has no E-step; the first and the last epoch always are",
         least=1,
+        most=LONG,
     )
 
     # The encoder
     backbone: str = setting("resnet50", "any timm model")
-    width: int = setting(64, "channels of a ResNet's first stage; 64 is standard, other backbones ignore it", least=4)
+    width: int = setting(
+        64, "channels of a ResNet's first stage; 64 is standard, other backbones ignore it", least=4, most=4096
+    )
     stem: Literal["auto", "standard", "small"] = setting(
         "auto", "standard; or small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
     )
     head: Literal["linear", "mlp", "none"] = setting(
         "mlp", "projection head: linear (v1) or mlp (v2); none is for imported encoders without one"
     )
-    dim: int = setting(128, "dimensions of the embedding", least=2)
+    dim: int = setting(128, "dimensions of the embedding", least=2, most=65_536)
     bn_splits: int | Auto = setting(
-        "auto", "sub-batches for batch norm, so that statistics do not leak between views", least=1
+        "auto", "sub-batches for batch norm, so that statistics do not leak between views", least=1, most=LARGE_BATCH
     )
     init: str = setting("", "start from a run folder, a weights file, or timm:NAME")
 
     # The views
-    image_size: int | Auto = setting("auto", "side of the views in pixels", least=8)
-    plain_resize: int | Auto = setting("auto", "shorter side before the centre crop of a plain view", least=8)
+    image_size: int | Auto = setting("auto", "side of the views in pixels", least=8, most=4096)
+    plain_resize: int | Auto = setting(
+        "auto", "shorter side before the centre crop of a plain view", least=8, most=8192
+    )
     views: Literal["v1", "v2"] = setting("v2", "order of operations: v1 grey, jitter; v2 jitter, grey, blur")
     crop_scale: list[float] = setting(
         [0.2, 1.0], "range of the area of a random crop, as a share of the image", above=0, most=1
     )
     flip_p: float = setting(0.5, "probability of a horizontal flip", least=0, most=1)
     jitter: list[float] = setting(
-        [0.4, 0.4, 0.4, 0.1], "strength of brightness, contrast, saturation, hue", least=0, length=4
+        [0.4, 0.4, 0.4, 0.1], "strength of brightness, contrast, saturation, hue", least=0, most=10, length=4
     )
     jitter_p: float = setting(0.8, "probability of colour jitter", least=0, most=1)
     grey_p: float = setting(0.2, "probability of a grey view", least=0, most=1)
     blur_p: float = setting(0.5, "probability of Gaussian blur (v2 only)", least=0, most=1)
-    blur_sigma: list[float] = setting([0.1, 2.0], "range of the blur's sigma in pixels", above=0, length=2)
-    mean: list[float] | Auto = setting("auto", "channel means for normalisation", length=3)
-    std: list[float] | Auto = setting("auto", "channel standard deviations for normalisation", above=0, length=3)
+    blur_sigma: list[float] = setting(
+        [0.1, 2.0], "range of the blur's sigma in pixels", above=0, least=0.01, most=100, length=2
+    )
+    # Of pixels from 0 to 1; some encoders were trained with a std of 1 or 1/255, which is no statistic.
+    mean: list[float] | Auto = setting("auto", "channel means for normalisation", least=0, most=1, length=3)
+    std: list[float] | Auto = setting(
+        "auto", "channel standard deviations for normalisation", above=0, least=0.001, most=10, length=3
+    )
 
     # Optimisation
-    epochs: int = setting(200, "passes over the training images", least=1)
-    batch_size: int | Auto = setting("auto", "images a step", least=2)
+    epochs: int = setting(200, "passes over the training images", least=1, most=LONG)
+    batch_size: int | Auto = setting("auto", "images a step", least=2, most=LARGE_BATCH)
     optimizer: Literal["sgd", "lars", "adamw"] = setting(
         "sgd", "sgd, lars or adamw; the last two do not decay biases and norms"
     )
-    lr: float = setting(0.03, "learning rate at the start", above=0)
-    lr_warmup_epochs: float = setting(0.0, "epochs of linear warm-up of the learning rate", least=0)
-    lr_final: float = setting(0.0, "final learning rate of the cosine schedule", least=0)
+    lr: float = setting(0.03, "learning rate at the start", above=0, most=HIGHEST_RATE)
+    lr_warmup_epochs: float = setting(0.0, "epochs of linear warm-up of the learning rate", least=0, most=LONG)
+    lr_final: float = setting(0.0, "final learning rate of the cosine schedule", least=0, most=HIGHEST_RATE)
     schedule: Literal["cosine", "step"] = setting("cosine", "learning rate schedule: cosine or step")
     drops: list[float] = setting(
         [0.6, 0.8],
@@ -98,28 +115,28 @@ class Settings(Checked):
         empty=True,
     )
     sgd_momentum: float = setting(0.9, "momentum of SGD and LARS", least=0, most=1)
-    weight_decay: float = setting(1e-4, "weight decay", least=0)
-    clip_gradients: float = setting(0.0, "largest norm of the gradient; 0 does not clip", least=0)
+    weight_decay: float = setting(1e-4, "weight decay", least=0, most=1000)
+    clip_gradients: float = setting(0.0, "largest norm of the gradient; 0 does not clip", least=0, most=10**9)
 
     # The machine, and what is drawn
-    seed: int = setting(0, "random seed", least=0)
-    limit: int = setting(0, "train on a random subset of this many images; 0 is all", least=0)
+    seed: int = setting(0, "random seed", least=0, most=LARGEST_SEED)
+    limit: int = setting(0, "train on a random subset of this many images; 0 is all", least=0, most=MANY)
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "device: cpu, cuda or mps")
     precision: Literal["auto", "32", "16", "bf16"] = setting(
         "auto", "of the encoder: 32, 16 or bf16; auto is bf16 on GPUs that have it, else 32"
     )
-    workers: int | Auto = setting("auto", "worker processes that load large images", least=0)
-    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints within an epoch", least=0.0)
-    tensorboard_every: int = setting(0, "write to RUN/tensorboard every n steps; 0 does not", least=0)
+    workers: int | Auto = setting("auto", "worker processes that load large images", least=0, most=1024)
+    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints within an epoch", least=0.0, most=1_000_000)
+    tensorboard_every: int = setting(0, "write to RUN/tensorboard every n steps; 0 does not", least=0, most=MANY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
-            raise UserError(f"setting crop_scale is {self.crop_scale}; it takes two numbers, the smaller first")
+            raise UserError(f"setting crop_scale is {shown(self.crop_scale)}; it takes two numbers, the smaller first")
         if self.blur_sigma[0] > self.blur_sigma[1]:
-            raise UserError(f"setting blur_sigma is {self.blur_sigma}; it takes two numbers, the smaller first")
+            raise UserError(f"setting blur_sigma is {shown(self.blur_sigma)}; it takes two numbers, the smaller first")
         if self.clusters != "auto" and len({*self.clusters}) < len(self.clusters):
-            raise UserError(f"setting clusters is {self.clusters}; numbers must differ")
+            raise UserError(f"setting clusters is {shown(self.clusters)}; numbers must differ")
         if self.lr_final > self.lr:
             raise UserError(f"setting lr_final is {self.lr_final}, above lr {self.lr}; it must be at most lr")
         if self.jitter[3] > 0.5:
@@ -130,19 +147,19 @@ class Settings(Checked):
 class Resolved(Settings):
     """Settings without `auto`: numbers only. Made by `protonce.auto.resolve`."""
 
-    kmeans_engine: Literal["faiss", "torch"] = setting("torch", "see Settings")
-    stem: Literal["standard", "small"] = setting("standard", "see Settings")
-    device: Literal["cpu", "cuda", "mps"] = setting("cpu", "see Settings")
-    precision: Literal["32", "16", "bf16"] = setting("32", "see Settings")
-    clusters: list[int] = setting([100], "see Settings", least=1)
-    record_every: int = setting(1, "see Settings", least=1)
-    bn_splits: int = setting(1, "see Settings", least=1)
-    image_size: int = setting(224, "see Settings", least=8)
-    plain_resize: int = setting(256, "see Settings", least=8)
-    mean: list[float] = setting([0.485, 0.456, 0.406], "see Settings", length=3)
-    std: list[float] = setting([0.229, 0.224, 0.225], "see Settings", above=0, length=3)
-    batch_size: int = setting(256, "see Settings", least=2)
-    workers: int = setting(0, "see Settings", least=0)
+    kmeans_engine: Literal["faiss", "torch"] = like(Settings, "kmeans_engine", "torch")
+    stem: Literal["standard", "small"] = like(Settings, "stem", "standard")
+    device: Literal["cpu", "cuda", "mps"] = like(Settings, "device", "cpu")
+    precision: Literal["32", "16", "bf16"] = like(Settings, "precision", "32")
+    clusters: list[int] = like(Settings, "clusters", [100])
+    record_every: int = like(Settings, "record_every", 1)
+    bn_splits: int = like(Settings, "bn_splits", 1)
+    image_size: int = like(Settings, "image_size", 224)
+    plain_resize: int = like(Settings, "plain_resize", 256)
+    mean: list[float] = like(Settings, "mean", [0.485, 0.456, 0.406])
+    std: list[float] = like(Settings, "std", [0.229, 0.224, 0.225])
+    batch_size: int = like(Settings, "batch_size", 256)
+    workers: int = like(Settings, "workers", 0)
 
 
 def recipes() -> list[str]:
@@ -157,8 +174,8 @@ def read_recipe(name: str) -> dict[str, object]:
     Raises:
         UserError: the name is unknown.
     """
-    if name not in recipes():
-        raise UserError(f"unknown recipe {name!r}; available recipes: {', '.join(recipes())}")
+    if not isinstance(name, str) or name not in recipes():
+        raise UserError(f"unknown recipe {shown(name)}; available recipes: {', '.join(recipes())}")
     text = (resources.files("protonce") / "recipes" / f"{name}.yaml").read_text()
     return parse_yaml(text, f"recipe {name}")
 
@@ -170,7 +187,10 @@ def read_config(path: Path) -> dict[str, object]:
         UserError: the file is missing, is not YAML, or is not a list of names and values.
     """
     try:
-        text = path.read_text()
+        if path.exists() and not path.is_file():  # reading a pipe might never end
+            raise UserError(f"--config {path} is not a file")
+        with path.open("rb") as file:
+            text = file.read(plain_yaml.LONGEST + 1).decode()
     except OSError as error:
         raise UserError(f"--config {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -178,14 +198,25 @@ def read_config(path: Path) -> dict[str, object]:
     return parse_yaml(text, str(path))
 
 
-def parse_yaml(text: str, where: str) -> dict[str, object]:
-    """Names and values from YAML text."""
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Names and values from YAML text.
+
+    Args:
+        text: of a file of settings, or of the config.yaml of a run folder.
+        where: its name in error messages.
+
+    Raises:
+        UserError: it is not YAML, goes beyond what settings need (see `plain_yaml`), or does not have named values.
+    """
     try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+        values = plain_yaml.parse(text)
+    except ValueError as error:
+        raise UserError(f"{where} {error}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise UserError(f"{where} is not a list of settings, one `name: value` a line")
-    return {str(name): value for name, value in values.items()}
+    for name in values:
+        if not isinstance(name, str):
+            raise UserError(f"{where} has {shown(name)} where the name of a setting should be")
+    return values

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from protonce import manifest
 from protonce.compare import NEIGHBOURS, Row, pixels, score
+from protonce.config import Settings
 from protonce.data.sources import Source, open_source
 from protonce.encoder import build
 from protonce.errors import UserError
@@ -58,7 +60,7 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     console.print(
         f"To see the clusters, a map and the training curves of both, open {page} in a browser.", soft_wrap=True
     )
-    program = "protonce" if shutil.which("protonce") else sys.argv[0]
+    program = "protonce" if shutil.which("protonce") else shlex.join([sys.executable, "-m", "protonce"])
     console.print(f"To train on your own images:\n\n    {program} train FOLDER --out runs/first\n", soft_wrap=True)
     return rows
 
@@ -67,6 +69,7 @@ def _check_folder(out: Path, seed: int) -> None:
     """A new folder, or one with a demo of the same seed."""
     if seed < 0:
         raise UserError(f"--seed {seed} is negative; choose 0 or more")
+    Settings(seed=seed)
     ours = {"demo.json", *SYSTEMS, *(f"{name}.log" for name in SYSTEMS)}
     if out.is_file() or (out.exists() and not {p.name for p in out.iterdir() if p.name[0] != "."} <= ours):
         raise UserError(f"{out} is not empty and does not contain a demo; choose a new folder with --out")

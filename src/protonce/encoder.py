@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from protonce import randomness
 from protonce.config import Resolved
-from protonce.errors import UserError
+from protonce.errors import UserError, one_line, shown
 
 
 class Encoder(nn.Module):
@@ -82,9 +82,24 @@ def batch_norms(encoder: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     return [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
+def pretrained_config(name: str) -> Any:
+    """What timm knows of a model's pretrained weights and their images; None: nothing.
+
+    Raises:
+        UserError: timm has the model, but no weights with this tag (the part after the dot).
+    """
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError:
+        model, _, tag = name.partition(".")
+        tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{model}.*")]
+        some = f"available tags: {', '.join(tags[:5])}{', ...' if len(tags) > 5 else ''}" if tags else "it has none"
+        raise UserError(f"timm has no weights {shown(tag)} for {model}; {some}") from None
+
+
 def fixed_size(backbone: str) -> int | None:
     """Fixed image size of a timm backbone, such as a ViT; None: any size."""
-    config = timm.get_pretrained_cfg(backbone)
+    config = pretrained_config(backbone)
     return None if config is None or not config.fixed_input_size else int(config.input_size[-1])
 
 
@@ -98,7 +113,7 @@ def timm_backbone(settings: Resolved) -> nn.Module:
     if not timm.is_model(name):
         close = get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else "; see timm.list_models()"
-        raise UserError(f"timm has no backbone {name!r}{hint}")
+        raise UserError(f"timm has no backbone {shown(name)}{hint}")
     options: dict[str, Any] = {}
     is_resnet = timm.models.is_model_in_modules(name, ["resnet"])
     if settings.width != 64 and is_resnet:
@@ -109,10 +124,9 @@ def timm_backbone(settings: Resolved) -> nn.Module:
         options["img_size"] = settings.image_size
     try:
         backbone: Any = timm.create_model(name, num_classes=0, **options)
-    except (TypeError, ValueError, AssertionError) as error:
-        raise UserError(
-            f"timm cannot build {name} for images of {settings.image_size} pixels: {' '.join(str(error).split())}"
-        ) from None
+    except Exception as error:  # each model has its own kinds of errors for sizes that it does not support
+        why = one_line(str(error), 200) or type(error).__name__
+        raise UserError(f"timm cannot build {name} for images of {settings.image_size} pixels: {why}") from None
     if settings.stem == "small":
         if not is_resnet:
             raise UserError(f"stem small is only available for ResNets, not for {name}; set stem to standard")
@@ -128,8 +142,8 @@ def _feature_dim(backbone: nn.Module, example: Tensor) -> int:
     try:
         with torch.no_grad():
             features = backbone.eval()(example)
-    except RuntimeError as error:
-        why = " ".join(str(error).split())
+    except (RuntimeError, ValueError, AssertionError, ArithmeticError) as error:
+        why = one_line(str(error), 200) or type(error).__name__
         raise UserError(f"the backbone does not accept views of shape {tuple(example.shape[1:])}: {why}") from None
     backbone.train(training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(example):

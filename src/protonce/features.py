@@ -197,6 +197,8 @@ def _load(path: Path, n: int) -> Tensor | None:
 
 def is_intact(path: Path) -> bool:
     """Whether a file of features ends with its own SHA-256."""
+    if not path.is_file():
+        return False
     digest = hashlib.sha256()
     left = path.stat().st_size - digest.digest_size
     with path.open("rb") as file:

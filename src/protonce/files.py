@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,26 @@ def write_whole(path: Path, data: bytes | str | Callable[[BinaryIO], None]) -> N
         raise OSError(code, error.strerror or str(error), str(path)) from error  # a full disk does not say which file
     except BaseException:
         part.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Context that gives a temporary folder to fill, which takes the place of `path` at the end.
+
+    Args:
+        path: of a folder that does not exist, or is empty.
+    """
+    path = path.resolve()
+    part = path.with_name(f".{path.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+    try:
+        yield part
+        if path.exists():
+            path.rmdir()
+        part.replace(path)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
         raise
 
 

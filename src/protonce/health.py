@@ -27,15 +27,25 @@ def after_e_step(features: Tensor, clusters: Sequence[Prototypes], before: Seque
         clusters: the resulting prototypes.
         before: assignments (n,) of the previous clustered epoch; empty in the first.
     """
+    found = [c.assignment for c in clusters]
+    return {**of_clusters(found, before), "bound_before": bound(features, clusters)}
+
+
+def of_clusters(found: Sequence[Tensor], before: Sequence[NDArray[Any]]) -> dict[str, Any]:
+    """Number, sizes and stability of clusters; lists have one entry per granularity.
+
+    Args:
+        found: assignments (n,), in which every cluster occurs.
+        before: assignments (n,) of earlier clusters; empty if there are none.
+    """
+    sizes = [torch.bincount(assignment) for assignment in found]
     return {
-        "clusters": [len(c.centroids) for c in clusters],
-        "cluster_entropy": [evenness(c.assignment) for c in clusters],
-        "smallest_cluster": [int(torch.bincount(c.assignment).min()) for c in clusters],
-        "largest_cluster": [int(torch.bincount(c.assignment).max()) for c in clusters],
-        "agreement": [
-            nmi(table(old, c.assignment.cpu().numpy())) for c, old in zip(clusters, before, strict=bool(before))
-        ],
-        "bound_before": bound(features, clusters),
+        "clusters": [len(size) for size in sizes],
+        "cluster_entropy": [evenness(assignment) for assignment in found],
+        "smallest_cluster": [int(size.min()) for size in sizes],
+        "largest_cluster": [int(size.max()) for size in sizes],
+        "single_clusters": [int((size == 1).sum()) for size in sizes],
+        "agreement": [nmi(table(old, new.cpu().numpy())) for new, old in zip(found, before, strict=bool(before))],
     }
 
 
@@ -96,49 +106,79 @@ def effective_rank(features: Tensor) -> float:
 class Verdict(NamedTuple):
     """Health of a run, in a word and in a sentence."""
 
-    state: Literal["healthy", "collapsed", "diverging", "idle"]
+    state: Literal["healthy", "collapsed", "diverging", "idle", "fragmented"]
     words: str
 
 
-COLLAPSED = 1.02  # effective rank; see EARLY for the first epochs
-IDLE = 0.98  # loss as a share of its chance level
+# docs/health.md says why.
+COLLAPSED = 1.02  # effective rank
+LOW_RANK = 1.5  # effective rank; untrained encoders had 1.6 to 2.2
+IDLE = 0.9  # loss as a share of its chance level; an untrained encoder is at 0.98
 EARLY = 5  # epochs in which an encoder may look collapsed because it has not learned yet
 UNEVEN = 0.8  # entropy of the cluster sizes divided by its maximum
+SINGLE = 0.5  # share of the clusters that may hold a single image
 RISEN = 0.1  # by how much the loss, as a share of its chance level, may rise above its minimum
 
 
-def verdict(records: Sequence[Record], terms: Sequence[str], dim: int) -> Verdict:
+def verdict(records: Sequence[Record], terms: Sequence[str], dim: int, final: Record | None = None) -> Verdict:
     """Judge a run by its lines of metrics.jsonl, at least one of which is of a clustered epoch.
 
     Args:
         records: one per epoch.
-        terms: names of the loss terms. The first one in the last epoch is judged.
+        terms: names of the loss terms. Those of the last epoch are judged, the first more strictly.
         dim: of the embedding.
+        final: `of_clusters` of the run's prototypes; None: it has none yet, and the last clustered epoch is described.
     """
     clustered = [record for record in records if "effective_rank" in record][-1]
-    term = next((term for term in terms if term in records[-1]), "loss")
-    # The loss as a share of its chance level, the loss of an untrained or collapsed model. There is no share for
-    # warm-up epochs without the term, or if the term has no chance level.
-    comparable = [record for record in records if term in record and f"{term}_chance" in record]
-    shares = [record[term] / (record[f"{term}_chance"] or record[term] or 1.0) for record in comparable]
     rank = clustered["effective_rank"]
-    if rank < COLLAPSED and (not shares or abs(shares[-1] - 1) < 1 - IDLE):  # at the chance level
+    named = [term for term in terms if term in records[-1]] or ["loss"]
+    shares = _shares(records, named[0])
+    share = shares.get(records[-1]["epoch"])
+    losses = {term: _loss(records[-1], term) for term in named}
+    directions = f"effective rank {rank:.{0 if rank >= 10 else 1 if rank >= 2 else 2}f} of {dim}"
+    clusters = final or clustered
+    single = _single(clusters)
+    also = f"; moreover, {single}" if single else ""
+    if rank < COLLAPSED and (share is None or share > IDLE):
         advice = "this may be temporary" if len(records) < EARLY else "train again with a smaller lr"
         return Verdict(
             "collapsed",
-            f"collapsed: the embeddings of all images are nearly equal (effective rank {rank:.2f} of {dim}); "
-            f"{advice}, unless the images themselves are nearly equal",
+            f"collapsed: the embeddings of all images are nearly equal ({directions}); {advice}, unless the images "
+            f"themselves are nearly equal{also}",
         )
-    loss = _loss(records[-1], term)
-    if shares and shares[-1] > min(shares) + RISEN:
-        best = comparable[shares.index(min(shares))]["epoch"]
-        return Verdict(
-            "diverging",
-            f"diverging: {loss}, and the loss has increased since epoch {best}; train again with a smaller lr",
-        )
-    if shares and shares[-1] > IDLE:
-        return Verdict("idle", f"nothing learnt yet: {loss}; try more epochs, a larger lr, or weaker augmentation")
-    return Verdict("healthy", f"healthy: {loss}; effective rank {rank:.0f} of {dim}; {_clusters(clustered)}")
+    best = min(shares, key=lambda epoch: shares[epoch], default=0)
+    if share is not None and share > shares[best] + RISEN:
+        increased = f"{losses[named[0]]}, and the loss has increased since epoch {best}"
+        return Verdict("diverging", f"diverging: {increased}; train again with a smaller lr{also}")
+    # Later terms are fitted to targets that move, such as clusters: they are wrong only if no better than chance.
+    weak = [losses[term] for term in named[1:] if (_share(records[-1], term) or 0) >= 1]
+    if share is not None and share > IDLE:
+        weak.insert(0, losses[named[0]])
+    if rank < LOW_RANK:
+        weak.append(f"{directions}, so the embeddings of all images are similar")
+    if weak:
+        advice = "try more epochs, a larger lr, or weaker augmentation"
+        return Verdict("idle", f"little learnt yet: {', '.join(weak)}; {advice}{also}")
+    described = f"{', '.join(losses.values())}; {directions}"
+    if single:
+        return Verdict("fragmented", f"fragmented: {single}; {described}")
+    return Verdict("healthy", f"healthy: {described}; {_clusters(clusters)}")
+
+
+def _share(record: Record, term: str) -> float | None:
+    """A loss as a share of its chance level, the loss of an encoder that tells nothing apart.
+
+    None for warm-up epochs without the term, and for a term without a chance level.
+    """
+    if term not in record or f"{term}_chance" not in record:
+        return None
+    return float(record[term] / (record[f"{term}_chance"] or record[term] or 1.0))
+
+
+def _shares(records: Sequence[Record], term: str) -> dict[int, float]:
+    """The shares by epoch, of the epochs that have one."""
+    found = {record["epoch"]: _share(record, term) for record in records}
+    return {epoch: share for epoch, share in found.items() if share is not None}
 
 
 def _loss(record: Record, term: str) -> str:
@@ -148,12 +188,24 @@ def _loss(record: Record, term: str) -> str:
     return f"{name} {record[term]:.2f}" + ("" if chance is None else f" (chance level {chance:.2f})")
 
 
+def _single(record: Record) -> str:
+    """Say so if most clusters of a granularity hold a single image; empty if not."""
+    numbers, largest = record["clusters"], record["largest_cluster"]
+    # Earlier versions did not count them.
+    counts = record.get("single_clusters", [k if most == 1 else 0 for k, most in zip(numbers, largest, strict=True)])
+    for k, count in zip(numbers, counts, strict=True):
+        if count > SINGLE * k:
+            return f"{count:,} of {k:,} clusters hold a single image; choose fewer clusters"
+    return ""
+
+
 def _clusters(record: Record) -> str:
     """Describe the coarsest and the finest clusters."""
     evenness, smallest, largest = (record[f] for f in ("cluster_entropy", "smallest_cluster", "largest_cluster"))
     parts = []
     for m in sorted({0, len(evenness) - 1}):
-        text = f"{record['clusters'][m]} clusters of {smallest[m]:,} to {largest[m]:,} images"
+        size = f"{smallest[m]:,} to {largest[m]:,}" if smallest[m] < largest[m] else f"{largest[m]:,}"
+        text = f"{record['clusters'][m]:,} clusters of {size} images"
         if evenness[m] < UNEVEN:
             text += ", very uneven"
         if record["agreement"]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protonce import manifest, weights
+from protonce import capacity, manifest, weights
 from protonce.auto import FEWEST_IMAGES, DataSize, resolve
 from protonce.config import ARCHITECTURE, Resolved, Settings
 from protonce.data.loader import Loader
@@ -20,6 +20,7 @@ from protonce.devices import find_device, look_at_machine
 from protonce.encoder import Encoder, build, timm_backbone
 from protonce.errors import UserError
 from protonce.features import extract
+from protonce.files import whole_folder
 from protonce.momentum import twin_of
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, cluster
@@ -77,9 +78,10 @@ def import_encoder(
     """
     if out.is_file() or (out.exists() and any(out.iterdir())):
         raise UserError(f"{out} is not empty; choose a new folder")
-    settings = {name: value for name, value in settings.items() if value != "auto"}
+    checked = Settings.from_mapping(settings, "import")  # mistakes are reported before anything is read
+    settings = {name: value for name in settings if (value := getattr(checked, name)) != "auto"}
     given = _given(file, like, settings)
-    early = Settings.from_mapping(given, "import")  # mistakes are reported before anything is read
+    early = Settings.from_mapping(given, "import")
     state = {} if file == UNTRAINED else weights.read(file, file)
     source = None if data is None else open_source(data, "train", early.seed, early.limit)
     prefix = ""
@@ -89,17 +91,19 @@ def import_encoder(
     asked = Settings.from_mapping(given, "import")
     size = DataSize(FEWEST_IMAGES, 0) if source is None else DataSize(len(source), source.side)
     resolved = resolve(asked, size, look_at_machine(find_device(asked.device), Ranks()))
+    capacity.check_encoders(resolved)
     query = build(resolved)
     resolved = dataclasses.replace(resolved, dim=query.dim)  # without a head the features are the embedding
     twin = twin_of(query)
     imported = _fill(state, prefix, query, twin) if state else Imported([], [], [])
     prototypes = None if source is None else _cluster(source, twin, resolved, Steps(quiet))
 
-    create_folder(out, source, {"own_encoder": False, "own_views": False}, _config(file, asked, resolved))
-    manifest.write(out, "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
-    if prototypes is not None:
-        write_prototypes(out, prototypes)
-    write_encoders(out, query, twin, False, resolved)
+    with whole_folder(out) as part:
+        create_folder(part, source, {"own_encoder": False, "own_views": False}, _config(file, asked, resolved))
+        manifest.write(part, "import.json", json.dumps(dataclasses.asdict(imported), indent=2) + "\n")
+        if prototypes is not None:
+            write_prototypes(part, prototypes)
+        write_encoders(part, query, twin, False, resolved)
     return Run(out), imported
 
 
@@ -117,10 +121,10 @@ def _config(file: str, asked: Settings, resolved: Resolved) -> dict[str, Any]:
 def _given(file: str, like: Run | None, settings: Mapping[str, object]) -> dict[str, Any]:
     """Settings of the encoder: the usual ones, what is known of the file or of `like`, and what the caller named."""
     known: dict[str, Any] = {**USUAL, **(_architecture_of(like) if like is not None else weights.architecture(file))}
+    Settings.from_mapping(known, file)
     given = {**known, **settings}
-    size = given["image_size"]
-    if "plain_resize" not in settings and isinstance(size, int):  # the centre crop keeps the same share of the image
-        given["plain_resize"] = round(size * known["plain_resize"] / known["image_size"])
+    if "plain_resize" not in settings:  # the centre crop keeps the same share of the image
+        given["plain_resize"] = round(given["image_size"] * known["plain_resize"] / known["image_size"])
     return given
 
 

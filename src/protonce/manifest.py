@@ -7,6 +7,7 @@ the former carry their own checksum, the latter are only read by TensorBoard.
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -24,6 +25,12 @@ FORMAT = 2  # of run folders; 1 has no manifest
 GROWING = ("metrics.jsonl", "skipped.csv")  # files that lines are appended to
 UNRECORDED = ("features", "tensorboard")
 RESTORE = "restore it from a copy; `protonce check` lists what is intact"
+CURES = {  # for a damaged file, by the beginning of its name
+    "checkpoints/": "remove it to start the run at its beginning",
+    "metrics.jsonl": "restore it from a copy, or remove checkpoints/ to train the run from its beginning",
+    "evaluations/": "delete it, or evaluate again",
+    "report.html": "delete it, or write it again with `protonce report`",
+}
 
 
 @dataclass(frozen=True)
@@ -83,21 +90,18 @@ def remove(run: Path, *names: str) -> None:
         _save(run, version, files)
 
 
-def read(run: Path, name: str, cure: str = RESTORE) -> bytes:
+def read(run: Path, name: str) -> bytes:
     """Content of a file of a run folder.
 
     Args:
         run: the run folder.
         name: of the file, relative to it.
-        cure: what to do about a damaged file, for the error message.
 
     Raises:
         UserError: the file is missing, or is not what was written.
     """
-    try:
-        data = (run / name).read_bytes()
-    except OSError as error:
-        raise _unreadable(run, name, error, cure) from None
+    with _open(run, name) as file:
+        data = file.read()
     files = load(run).files
     if files is None:
         return data
@@ -105,25 +109,39 @@ def read(run: Path, name: str, cure: str = RESTORE) -> bytes:
         part = data[: content.size] if name in GROWING else data
         if _content(part) == content:
             return part
-    raise _damaged(run, name, len(data), files, cure)
+    raise _damaged(run, name, len(data), files)
 
 
-def check(run: Path, name: str, cure: str = RESTORE) -> str:
+def check(run: Path, name: str) -> str:
     """Check a file of a run folder without holding it in memory; return its SHA-256 in hexadecimal.
 
     Raises:
         UserError: as for `read`.
     """
-    try:
-        with (run / name).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
-    except OSError as error:
-        raise _unreadable(run, name, error, cure) from None
+    with _open(run, name) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
     files = load(run).files
     if files is not None and Content(size, digest) not in files.get(name, []):
-        raise _damaged(run, name, size, files, cure)
+        raise _damaged(run, name, size, files)
     return digest
+
+
+@contextlib.contextmanager
+def _open(run: Path, name: str) -> Iterator[io.BufferedReader]:
+    path = run / name
+    try:
+        if path.exists() and not path.is_file():  # opening a FIFO would wait for ever
+            raise UserError(f"{path} is not a file; {_cure(name)}")
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise UserError(f"{path} {what}; {_cure(name)}") from None
+
+
+def _cure(name: str) -> str:
+    return next((cure for start, cure in CURES.items() if name.startswith(start)), RESTORE)
 
 
 @contextlib.contextmanager
@@ -165,6 +183,8 @@ def load(run: Path) -> Manifest:
     """
     path = run / FILE
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a file")
         found = json.loads(path.read_bytes())
         version, listed = int(found["format"]), found["files"]
         if version <= FORMAT and found["sha256"] != _own_digest(version, listed):
@@ -184,8 +204,9 @@ def load(run: Path) -> Manifest:
 def _has_format(run: Path) -> bool:
     """Whether config.yaml was written together with a manifest."""
     try:
-        return (run / "config.yaml").read_bytes().startswith(b"format:")
-    except OSError:
+        with _open(run, "config.yaml") as file:
+            return file.read(7) == b"format:"
+    except UserError:
         return False
 
 
@@ -229,12 +250,7 @@ def _content(data: bytes) -> Content:
     return Content(len(data), hashlib.sha256(data).hexdigest())
 
 
-def _unreadable(run: Path, name: str, error: OSError, cure: str) -> UserError:
-    what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-    return UserError(f"{run / name} {what}; {cure}")
-
-
-def _damaged(run: Path, name: str, size: int, files: Files, cure: str) -> UserError:
+def _damaged(run: Path, name: str, size: int, files: Files) -> UserError:
     recorded: list[Any] = files.get(name, [])
     if not recorded:
         why = f"{FILE} does not list it"
@@ -242,4 +258,4 @@ def _damaged(run: Path, name: str, size: int, files: Files, cure: str) -> UserEr
         why = f"it has {size:,} bytes instead of {recorded[0].size:,}"
     else:
         why = "its content has changed"
-    return UserError(f"{run / name} is not what protonce wrote: {why}; {cure}")
+    return UserError(f"{run / name} is not what protonce wrote: {why}; {_cure(name)}")

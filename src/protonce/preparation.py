@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from protonce import board, weights
+from protonce import board, capacity, checkpoints, weights
 from protonce.auto import DataSize, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
@@ -23,6 +24,7 @@ from protonce.methods.registry import Entry
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
 from protonce.run import Run
+from protonce.run.checking import check_run
 from protonce.run.writing import has_no_checkpoint
 
 # Settings that change nothing of what is learnt, so that a resumed run may have others.
@@ -106,7 +108,10 @@ def prepare(request: Request, reporter: Reporter, ranks: Ranks) -> Plan:
 def _asked(request: Request, previous: Run | None) -> tuple[str | None, Entry, dict[str, Any]]:
     """The recipe, the system, and the settings that were named; of a run that is continued those it began with."""
     recipe, given = request.recipe, dict(request.settings)
-    named = request.method or given.pop("method", None)
+    in_settings = given.pop("method", None)
+    named = in_settings if request.method is None else request.method
+    if recipe is not None:
+        read_recipe(recipe)
     if previous is not None:
         before = previous.config["recipe"]
         if recipe not in (None, before):
@@ -128,7 +133,7 @@ def _split(values: Mapping[str, Any], entry: Entry) -> tuple[Settings, Options]:
     """Common settings and the options of a system, checked."""
     common, options = registry.part(values, entry, "protonce")
     asked = Settings(**common)
-    if asked.init and Path(asked.init).exists():  # found again from any working directory
+    if asked.init and weights.exists(Path(asked.init)):  # found again from any working directory
         asked = dataclasses.replace(asked, init=str(Path(asked.init).resolve()))
     return asked, entry.options(**options)
 
@@ -172,6 +177,24 @@ def _check(plan: Plan, ranks: Ranks) -> None:
         board.check()
     if plan.previous is not None:
         _check_same(plan.previous, plan)
+    _check_memory(plan, ranks)
+
+
+def _check_memory(plan: Plan, ranks: Ranks) -> None:
+    """Of a system of the user's own nobody knows what it keeps and trains beside the encoder's weights."""
+    known = {} if plan.entry.is_own else dataclasses.asdict(plan.options)
+    capacity.check_training(
+        plan.settings,
+        capacity.Trained(
+            n=len(plan.source),
+            queue=known.get("queue", 0),
+            has_twin="twin_momentum" in known,
+            every_parameter=not plan.entry.is_own,
+            own_encoder=plan.own["own_encoder"],
+            ranks=ranks.world_size,
+            local_ranks=ranks.local_world_size,
+        ),
+    )
 
 
 def _previous(out: Path, resume: bool) -> Run | None:
@@ -186,8 +209,17 @@ def _previous(out: Path, resume: bool) -> Run | None:
         return None
     previous = Run(out)
     if previous.imported:
-        raise UserError(f"{out} holds an imported encoder; train a new run from it with --init {out}")
+        raise UserError(f"{out} holds an imported encoder; train a new run from it with --init {shlex.quote(str(out))}")
+    if previous.finished or checkpoints.exists(out):  # else it starts at its beginning
+        _check_intact(out)
     return previous
+
+
+def _check_intact(out: Path) -> None:
+    """What a run has recorded so far is part of its result."""
+    damaged = check_run(out).damaged
+    if damaged:
+        raise UserError(next(iter(damaged.values())))
 
 
 def _decided(previous: Run) -> dict[str, object]:
@@ -221,9 +253,11 @@ def _check_same(previous: Run, plan: Plan) -> None:
         if name in MAY_CHANGE or old == new:
             continue
         if not (name == "init" and old and new and Path(old).resolve() == Path(new).resolve()):
-            raise UserError(
-                f"{previous.path} was started with {name} {old}, not {new}; resume it with the same, or start a new run"
-            )
+            way = "or start a new run"
+            if name == "epochs":  # the schedule of the learning rate goes by them
+                when = "" if previous.finished else "once it is finished, "
+                way = f"or, {when}train a new run from its weights with --init {shlex.quote(str(previous.path))}"
+            raise UserError(f"{previous.path} was started with {name} {old}, not {new}; resume it with the same, {way}")
 
 
 def _check_ranks(ranks: Ranks, resolved: Resolved) -> None:
@@ -255,7 +289,7 @@ def _introduce(reporter: Reporter, plan: Plan, why: str) -> None:
     autos = [f"{name} {chosen[name]}" for name, value in plan.asked.items() if value == "auto"]
     if autos:
         reporter.say(f"auto chose {', '.join(autos)}")
-    for note in [*plan.options.notes(plan.settings), *_changed_threads(plan)]:
+    for note in [*source.notes, *plan.options.notes(plan.settings), *_changed_threads(plan)]:
         reporter.say(f"note: {note}")
 
 

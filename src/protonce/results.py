@@ -20,11 +20,12 @@ class Score:
     text: str
     paper: str  # the paper's scores with the same data, k and protocol
     apart: Reference | None = None  # the paper's scores if one of these differs
+    remark: str = ""  # what the name of the metric does not say
 
 
 def scores(result: Mapping[str, Any]) -> list[Score]:
     """The metrics of an evaluation; values that are neither a number nor mean and std are kept as text."""
-    metrics = result.get("metrics")
+    metrics, remarks = result.get("metrics"), result.get("remarks")
     found = []
     for metric, value in metrics.items() if isinstance(metrics, Mapping) else ():
         spread = value if isinstance(value, Mapping) else {"mean": value}
@@ -44,6 +45,7 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
                 text=text,
                 paper=describe(reference) if reference and same else "",
                 apart=None if same else reference,
+                remark=str(remarks.get(metric, "")) if isinstance(remarks, Mapping) else "",
             )
         )
     return found
@@ -57,10 +59,20 @@ def from_paper(found: Iterable[Score]) -> list[Excerpt]:
 
 
 def images_tested(result: Mapping[str, Any]) -> str:
-    """Description of the test images of an evaluation."""
+    """Description of the test images of an evaluation, and how many classes were left out."""
     data = result.get("data")
     test = data.get("test") or data.get("train") if isinstance(data, Mapping) else None
-    return f"{test.get('images', '')} images of {test.get('source', '')}" if isinstance(test, Mapping) else ""
+    if not isinstance(data, Mapping) or not isinstance(test, Mapping):
+        return ""
+    left_out = len(data.get("left_out", ()))
+    also = f", {left_out:,} {'class' if left_out == 1 else 'classes'} left out" if left_out else ""
+    return describe_images(test) + also
+
+
+def describe_images(about: Mapping[str, Any]) -> str:
+    """How many images of which data were used, given the `train` or `test` of an evaluation's data."""
+    counts = [about[name] for name in ("used", "images") if name in about]
+    return f"{' of '.join(f'{n:,}' if isinstance(n, int) else str(n) for n in counts)} images of {about.get('source')}"
 
 
 def _number(value: object) -> float | None:

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from protonce import manifest
 from protonce.config import ARCHITECTURE
-from protonce.encoder import Encoder
-from protonce.errors import UserError
+from protonce.encoder import Encoder, pretrained_config
+from protonce.errors import UserError, shown
 
 # Prefixes of a backbone's parameter names in other programs, longest first: published PCL and MoCo, DDP, protonce.
 PREFIXES = (
@@ -62,20 +63,28 @@ def architecture(init: str) -> dict[str, object]:
     card = Path(init) / "encoder.json"
     if name is not None:
         known: dict[str, object] = {"backbone": name, "width": 64, "stem": "standard"}
-        config = timm.get_pretrained_cfg(name)
+        config = pretrained_config(name)
         if config is None:
             return known
         size = config.input_size[-1]
         known |= {"image_size": size, "plain_resize": round(size / config.crop_pct)}
         return {**known, "mean": list(config.mean), "std": list(config.std)}
-    if init and card.exists():
+    if init and exists(card):
         try:
-            brought = json.loads(card.read_text())
+            brought = json.loads(manifest.read(card.parent, card.name))
             without = ("head", "dim") if brought["head"] == "none" else ()
             return {key: brought[key] for key in ARCHITECTURE if key not in without}
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(f"--init {init}: encoder.json is damaged or was not written by protonce") from None
     return {}
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder; no, also for a name that no file can have."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def start_from(init: str, encoder: Encoder) -> Loaded:
@@ -124,18 +133,21 @@ def read(place: str, where: str) -> dict[str, Tensor]:
         where: its name in error messages.
 
     Raises:
-        UserError: it does not exist, or is not a weights file.
+        UserError: it does not exist, is not a weights file, or has weights that are not finite.
     """
     name = timm_name(place)
     if name is not None:
         return _read_timm(name)
     path = Path(place)
-    if path.is_dir():
+    if exists(path) and path.is_dir():
         path = path / "encoder.safetensors"
         if not path.exists():
             raise UserError(f"{where} is a folder without encoder.safetensors; give a finished run")
-    if not path.exists():
+        manifest.check(path.parent, path.name)
+    if not exists(path):
         raise UserError(f"{where} does not exist; give a run folder, a weights file, or timm:NAME")
+    if not path.is_file():  # reading a pipe might never end
+        raise UserError(f"{where} is not a file; give a run folder, a weights file, or timm:NAME")
     try:
         content: Any = (
             load_file(path)
@@ -154,12 +166,24 @@ def read(place: str, where: str) -> dict[str, Tensor]:
             content = content[wrapper]
     if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
         raise UserError(f"{where} contains no named tensors")
-    return {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
+    state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    for name, value in state.items():
+        _check_tensor(value, f"{where}: tensor {shown(name)}")
+    return state
+
+
+def _check_tensor(value: Tensor, what: str) -> None:
+    """Refuse a tensor that no encoder can compute with; as float32, which is what an encoder will have."""
+    if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_meta:
+        raise UserError(f"{what} is not an array of real numbers; save the weights as a plain state_dict")
+    if value.is_floating_point() and not torch.isfinite(value.float()).all():
+        raise UserError(f"{what} has values that are not finite, such as NaN; the training or the file is broken")
 
 
 def _read_timm(name: str) -> dict[str, Tensor]:
     if not timm.is_model(name):
-        raise UserError(f"timm has no model {name!r}; see timm.list_pretrained() for models with weights")
+        raise UserError(f"timm has no model {shown(name)}; see timm.list_pretrained() for models with weights")
+    pretrained_config(name)
     try:
         state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
     except Exception as error:  # no weights, no network or no disk space: the hub raises many kinds of errors

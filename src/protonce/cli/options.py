@@ -8,8 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
+from protonce import plain_yaml
 from protonce.config import Settings, read_config
 from protonce.fields import Checked
 from protonce.methods.registry import SYSTEMS, check_names
@@ -112,10 +111,12 @@ def _metavar(default: object) -> str:
 
 
 def _value(text: str) -> object:
-    """The value of an option, read as YAML; a list may be written `1,2,3` or `[1, 2, 3]`."""
-    if "," in text and not text.startswith("["):
-        text = f"[{text}]"
+    """The value of an option, read as YAML; a list may be written `1,2,3` or `[1, 2, 3]`.
+
+    What cannot be read stays a text, which the field refuses.
+    """
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = plain_yaml.parse(f"[{text}]" if "," in text and not text.startswith("[") else text)
+    except ValueError:
         return text
+    return text if value is None else value

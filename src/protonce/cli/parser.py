@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
-from protonce.errors import UserError
+from protonce.errors import UserError, one_line
 
 RUN = "a run folder"
 DATA = (
@@ -21,8 +21,8 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports errors in one sentence, as `UserError`."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a `UserError` that refers to `--help`."""
-        raise UserError(f"{message}; see `{self.prog} --help`")
+        """Raise a `UserError` that refers to `--help`; of a long word the message has the beginning and the end."""
+        raise UserError(f"{one_line(message, 300)}; see `{self.prog} --help`")
 
 
 def add_command(

@@ -2,6 +2,8 @@
 
 import argparse
 import itertools
+import os
+import shlex
 from pathlib import Path
 
 from protonce.cli.options import add_settings, chosen_settings
@@ -10,6 +12,7 @@ from protonce.config import recipes
 from protonce.errors import UserError
 
 USAGE = "protonce train DATA [--out RUN] [--recipe NAME] [--epochs N] [--resume] [--SETTING VALUE ...]"
+LONGEST = 200  # bytes of the name of a run; file systems allow 255
 
 
 def add(commands: Commands, method: str) -> None:
@@ -38,9 +41,8 @@ def run(options: argparse.Namespace) -> None:
     trained = train(options.data, out, recipe=options.recipe, resume=options.resume, **chosen_settings(options))
     if not Ranks().is_first:
         return
-    print(
-        f"{trained.path} holds the encoder and the prototypes; next: protonce embed {trained.path} DATA --out FILE.npz"
-    )
+    embed = shlex.join(["protonce", "embed", str(trained.path), "DATA", "--out", "FILE.npz"])
+    print(f"{trained.path} holds the encoder and the prototypes; next: {embed}")
     if not options.no_report:
         from protonce.report.page import write_report
 
@@ -49,5 +51,5 @@ def run(options: argparse.Namespace) -> None:
 
 def _new_run(data: str) -> Path:
     """A run folder that does not exist yet, named after the data."""
-    name = Path(data).resolve().stem
+    name = os.fsencode(Path(data).resolve().stem)[:LONGEST].decode(errors="ignore")
     return next(path for i in itertools.count(1) if not (path := Path("runs") / f"{name}-{i}").exists())

@@ -1,18 +1,21 @@
 """Low-shot classification on frozen features (table 1): linear SVMs, or nearest class means."""
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from protonce import randomness
+from protonce.data.listings import Marks
 from protonce.errors import UserError
 from protonce.evaluate import svm
 from protonce.evaluate.svm import Floats
 from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import WORDS
+from protonce.shortening import enumerate_names, shorten
 
 
 def draw_shots(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: int) -> NDArray[np.int64]:
@@ -33,20 +36,24 @@ def draw_shots(members: Sequence[NDArray[np.int64]], k: int, seed: int, number: 
     return np.concatenate(chosen)
 
 
-def check_shots(members: Sequence[NDArray[np.int64]], classes: Sequence[str], shots: Sequence[int], where: str) -> None:
-    """Check that every class has enough images for the largest of `shots`.
+def rare_classes(
+    members: Sequence[NDArray[np.int64]], classes: Sequence[str], shots: Sequence[int], where: str
+) -> list[int]:
+    """Indices of the classes that have fewer images than the largest of `shots`, and must be left out.
 
     Raises:
-        UserError: a class has fewer.
+        UserError: fewer than two classes have enough.
     """
-    fewest = min(range(len(classes)), key=lambda c: len(members[c]))
-    count = len(members[fewest])
-    if count < max(shots):
-        fitting = ",".join(str(k) for k in shots if k <= count)
-        hint = f"use --shots {fitting}" if fitting else "remove the class"
+    sizes = [len(positions) for positions in members]
+    rare = [c for c in range(len(classes)) if sizes[c] < max(shots)]
+    if len(classes) - len(rare) < 2:
+        second = sorted(sizes)[-2]  # two classes have as many
+        fitting = ",".join(str(k) for k in shots if k <= second) or str(second)
         raise UserError(
-            f"class {classes[fewest]} has only {count} images in {where}, but --shots asks for {max(shots)}; {hint}"
+            f"fewer than two classes of {where} have the {max(shots)} images that --shots asks for; "
+            f"use --shots {fitting}"
         )
+    return rare
 
 
 def class_means(train: Floats, marks: NDArray[np.bool_], test: Floats) -> NDArray[np.float64]:
@@ -66,7 +73,11 @@ def protocol(task: Task) -> Outcome:
     """Classifiers on k images per class, for each k over several draws; finished draws are not repeated."""
     options = task.options
     members = task.members(task.train)
-    check_shots(members, task.classes, options.shots, task.train.spec)
+    rare = rare_classes(members, task.classes, options.shots, task.train.spec)
+    left_out = {task.classes[c]: len(members[c]) for c in rare}
+    if rare:
+        task = without_classes(task, rare)
+        members = task.members(task.train)
     draws = {(k, i): draw_shots(members, k, options.seed, i) for k in options.shots for i in range(options.draws)}
     needed = np.unique(np.concatenate(list(draws.values())))
     train = _features_of(task, needed)
@@ -81,7 +92,44 @@ def protocol(task: Task) -> Outcome:
     metrics: Metrics = {}
     for k, scores in found.items():
         metrics |= {f"{name}@{k}": over_draws([s[name] for s in scores]) for name in scores[0]}
-    return Outcome(metrics, f"{WORDS['backbone']}, of unit length")
+    return Outcome(
+        metrics,
+        f"{WORDS['backbone']}, of unit length",
+        notes=_about_rare(left_out, options.shots),
+        left_out=left_out,
+        tested=len(task.test),
+    )
+
+
+def without_classes(task: Task, rare: Sequence[int]) -> Task:
+    """The task without some classes: without their images, or without their targets if images may have several.
+
+    Raises:
+        UserError: no test image is left.
+    """
+    kept = np.setdiff1d(np.arange(len(task.classes)), rare)
+    parts = {}
+    for side, source in (("train", task.train), ("test", task.test)):
+        if source.marks is not None:
+            marks = Marks(
+                [task.classes[c] for c in kept], source.marks.values[:, kept], eleven_points=source.marks.eleven_points
+            )
+            parts[side] = dataclasses.replace(source, marks=marks)
+        else:
+            parts[side] = source.subset(np.flatnonzero(np.isin(task.codes(source), kept)))
+    if not len(parts["test"]):
+        raise UserError(f"all test images of {task.test.spec} are of classes with too few training images")
+    return dataclasses.replace(task, train=parts["train"], test=parts["test"])
+
+
+def _about_rare(left_out: Mapping[str, int], shots: Sequence[int]) -> list[str]:
+    """Say which classes were left out, and how to keep them."""
+    if not left_out:
+        return []
+    names = enumerate_names([f"{shorten(name)} ({count})" for name, count in left_out.items()])
+    fitting = ",".join(str(k) for k in shots if k <= min(left_out.values()))
+    hint = f"; --shots {fitting} keeps all classes" if fitting else ""
+    return [f"left out, as they have fewer than {max(shots)} training images: {names}{hint}"]
 
 
 def _features_of(task: Task, drawn: NDArray[np.int64]) -> Floats:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from protonce.config import Auto
+from protonce.config import HIGHEST_RATE, LARGE_BATCH, LARGEST_SEED, LONG, MANY, Auto
 from protonce.fields import Checked, setting
 
 
@@ -12,7 +12,7 @@ class Options(Checked):
     """Options of all protocols."""
 
     COMMAND = "protonce evaluate RUN PROTOCOL"
-    seed: int = setting(0, "random seed", least=0)
+    seed: int = setting(0, "random seed", least=0, most=LARGEST_SEED)
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,11 @@ class KnnOptions(Options):
     """Weighted kNN classification with backbone features and with the momentum bank (sec. 4.3)."""
 
     neighbours: int | Auto = setting(
-        "auto", "number of neighbours; auto: the best leave-one-out accuracy on the training images", least=1
+        "auto", "number of neighbours; auto: the best leave-one-out accuracy on the training images", least=1, most=MANY
     )
-    tau: float = setting(0.1, "temperature of the votes, which have weight exp(v.v'/tau)", above=0)
+    tau: float = setting(
+        0.1, "temperature of the votes, which have weight exp(v.v'/tau)", above=0, least=1e-4, most=100
+    )
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,12 @@ class LinearOptions(Options):
         "augmented, as in the paper: features of new random crops and flips in each epoch; cached: features of "
         "plain views, computed once; auto: augmented for ImageNet and Places205, otherwise cached",
     )
-    epochs: int | Auto = setting("auto", "training epochs; auto: 100, or 40 for Places205", least=1)
+    epochs: int | Auto = setting("auto", "training epochs; auto: 100, or 40 for Places205", least=1, most=LONG)
     lr: float | Auto = setting(
         "auto",
         "learning rate; auto: 10 (0.3 for Places205) for augmented views, chosen on a held-out fifth for cached ones",
         above=0,
+        most=HIGHEST_RATE,
     )
     drops: list[float] = setting(
         [0.6, 0.8],
@@ -47,24 +50,35 @@ class LinearOptions(Options):
         most=1,
         empty=True,
     )
-    batch_size: int = setting(256, "images per step", least=1)
+    batch_size: int = setting(256, "images per step", least=1, most=LARGE_BATCH)
     cells: int | Auto = setting(
         "auto",
         "pool the last feature map to N x N cells; auto: 1, or 2 for Places205 (8192-D for a ResNet-50)",
         least=1,
+        most=16,
     )
-    cost: float | Auto = setting(0.5, "C of the SVMs; auto: chosen for each class by 3-fold cross-validation", above=0)
+    cost: float | Auto = setting(
+        0.5,
+        "C of the SVMs; auto: chosen for each class by 3-fold cross-validation",
+        above=0,
+        least=1e-9,
+        most=1_000_000,
+    )
 
 
 @dataclass(frozen=True)
 class LowshotOptions(Options):
     """Linear SVMs on a few images per class: accuracy, or mAP for multi-label data (table 1)."""
 
-    shots: list[int] = setting([1, 2, 4, 8, 16], "training images per class", least=1)
-    draws: int = setting(5, "independent draws of the training images", least=1)
+    shots: list[int] = setting([1, 2, 4, 8, 16], "training images per class", least=1, most=MANY)
+    draws: int = setting(5, "independent draws of the training images", least=1, most=1000)
     classifier: Literal["svm", "mean"] = setting("svm", "svm, or mean: the nearest class mean (sec. 3.5)")
     cost: float | Auto = setting(
-        0.5, "C of the SVMs; auto: chosen by 3-fold cross-validation if there are at least 3 images per class", above=0
+        0.5,
+        "C of the SVMs; auto: chosen by 3-fold cross-validation if there are at least 3 images per class",
+        above=0,
+        least=1e-9,
+        most=1_000_000,
     )
 
 
@@ -73,8 +87,8 @@ class SemisupOptions(Options):
     """Fine-tuning of all layers on a fraction of the labels (table 2)."""
 
     shares: list[float] = setting([0.01, 0.1], "fractions of the labelled training images", above=0, most=1)
-    draws: int = setting(5, "independent draws of the training images", least=1)
-    epochs: int = setting(20, "training epochs", least=1)
+    draws: int = setting(5, "independent draws of the training images", least=1, most=1000)
+    epochs: int = setting(20, "training epochs", least=1, most=LONG)
     drops: list[float] = setting(
         [0.6, 0.8],
         "shares of the epochs after which both learning rates are divided by 5; default: 12 and 16 of 20",
@@ -82,12 +96,15 @@ class SemisupOptions(Options):
         most=1,
         empty=True,
     )
-    lr: float = setting(0.01, "learning rate of the backbone", above=0)
+    lr: float = setting(0.01, "learning rate of the backbone", above=0, most=HIGHEST_RATE)
     classifier_lr: float | Auto = setting(
-        "auto", "learning rate of the classifier; auto: 1 for up to 1 % of the labels, otherwise 0.1", above=0
+        "auto",
+        "learning rate of the classifier; auto: 1 for up to 1 % of the labels, otherwise 0.1",
+        above=0,
+        most=HIGHEST_RATE,
     )
-    batch_size: int = setting(256, "images per step", least=2)
-    weight_decay: float = setting(0.0005, "weight decay", least=0)
+    batch_size: int = setting(256, "images per step", least=2, most=LARGE_BATCH)
+    weight_decay: float = setting(0.0005, "weight decay", least=0, most=1000)
 
 
 @dataclass(frozen=True)
@@ -96,10 +113,12 @@ class ClusteringOptions(Options):
 
     clusters: list[int] | Auto = setting(
         "auto",
-        "numbers of clusters; auto: the number of labels, or the paper's 25,000 for ImageNet's training",
+        "numbers of clusters; auto: the number of labels, or the paper's 25,000 for ImageNet's training images",
         least=1,
+        most=MANY,
+        longest=20,
     )
-    starts: int = setting(5, "random starts of k-means over which scores are averaged", least=1)
+    starts: int = setting(5, "random starts of k-means over which scores are averaged", least=1, most=1000)
     features: Literal["backbone", "momentum"] = setting(
         "backbone", "backbone: pooled features of the query encoder; momentum: embeddings of the momentum encoder"
     )
@@ -109,8 +128,10 @@ class ClusteringOptions(Options):
 class InformationOptions(Options):
     """Mutual information between labels and momentum features, and between labels and their prototypes (fig. 3b)."""
 
-    neighbours: int = setting(3, "number of neighbours of the estimator (Ross 2014)", least=1)
-    most: int = setting(50_000, "maximum number of images; of larger data sets a random sample is used", least=10)
+    neighbours: int = setting(3, "number of neighbours of the estimator (Ross 2014)", least=1, most=MANY)
+    most: int = setting(
+        50_000, "maximum number of images; of larger data sets a random sample is used", least=10, most=MANY
+    )
 
 
 PROTOCOLS: dict[str, type[Options]] = {

@@ -9,16 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from protonce import manifest
-from protonce.data.sources import (
-    Data,
-    Source,
-    check_apart,
-    folder_labels,
-    has_test_part,
-    match_folder_labels,
-    open_source,
-    split,
-)
+from protonce.data.folder_labels import folder_labels, match_folder_labels
+from protonce.data.sources import Data, Source, has_test_part, open_source
+from protonce.data.splitting import check_apart, split
 from protonce.errors import UserError
 from protonce.evaluate import clustering, information, knn, linear, lowshot, semisup
 from protonce.evaluate.drafts import Drafts
@@ -26,12 +19,15 @@ from protonce.evaluate.options import PROTOCOLS, Options
 from protonce.evaluate.task import Outcome, Task, single_labels
 from protonce.progress import Steps
 from protonce.reported import HEADING
-from protonce.results import from_paper, scores
+from protonce.results import describe_images, from_paper, scores
 from protonce.run import Run
+from protonce.shortening import shorten
 from protonce.tables import print_table
 
 ONE_SET = ("clustering", "information")
 FIFTH = "test images are a random fifth"
+ALWAYS_ONE = "always 1 with up to five classes"
+LONGEST = 200  # bytes of a file name without its suffix
 RUNNERS: dict[str, Callable[[Task], Outcome]] = {
     "knn": knn.protocol,
     "linear": linear.protocol,
@@ -82,44 +78,60 @@ def evaluate(
         return kept
     drafts = Drafts(run.path, f"evaluations/.{stem}.draft", key)
     outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, Steps(quiet), drafts))
-    about = _about_split(labelled, tested, how)
+    about = _about_split(labelled, tested, how, outcome)
+    _remark_on_top5(outcome, about["classes"])
     result = {"protocol": protocol, **_summary(outcome, chosen), "data": about, "key": key}
     manifest.write(run.path, file, json.dumps(result, indent=2) + "\n")
     drafts.remove()
     if not quiet:
-        _print(
-            result,
-            [labelled, tested],
-            [*outcome.notes, how, f"features: {outcome.features}", f"saved to {run.path / file}"],
-        )
+        about_data = dict.fromkeys([*labelled.notes, *tested.notes])
+        notes = [*outcome.notes, *about_data, how, f"features: {outcome.features}", f"saved to {run.path / file}"]
+        _print(result, [labelled, tested], notes)
     return result
 
 
 def _summary(outcome: Outcome, chosen: Options) -> dict[str, Any]:
-    """Metrics, settings and features of an evaluation, and details if there are any."""
+    """Metrics, settings and features of an evaluation, and remarks and details if there are any."""
     settings = {**dataclasses.asdict(chosen), **outcome.settings}
     return {
         "metrics": outcome.metrics,
         "settings": {name: value for name, value in settings.items() if name not in outcome.unused},
         "features": outcome.features,
+        **({"remarks": outcome.remarks} if outcome.remarks else {}),
         **({"details": outcome.details} if outcome.details else {}),
     }
+
+
+def _remark_on_top5(outcome: Outcome, classes: int) -> None:
+    """Say that top-5 accuracy means nothing if there are no more than five classes."""
+    if classes <= 5:
+        for metric in outcome.metrics:
+            if metric.partition("@")[0] == "top5":
+                before = outcome.remarks.get(metric)
+                outcome.remarks[metric] = f"{before}; {ALWAYS_ONE}" if before else ALWAYS_ONE
 
 
 def _file_stem(protocol: str, name: str | None) -> str:
     """File name of the evaluation, without its suffix."""
     stem = f"{protocol}{f'-{name}' if name else ''}"
     if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UserError(f"--name {name!r} is not allowed in a file name; use letters, digits, . - and _")
+        raise UserError(f"--name {shorten(str(name))!r} is not allowed in a file name; use letters, digits, . - and _")
+    if len(stem.encode()) > LONGEST:  # now, and not when the result is to be saved
+        raise UserError(f"--name has {len(stem.encode())} bytes; use at most {LONGEST - len(protocol) - 1}")
     return stem
 
 
-def _about_split(labelled: Source, tested: Source, how: str) -> dict[str, Any]:
-    """The data of an evaluation: training and test images, classes, and how they were split."""
+def _about_split(labelled: Source, tested: Source, how: str, outcome: Outcome) -> dict[str, Any]:
+    """The data of an evaluation: training and test images, classes, those left out, and how images were split."""
+    classes = len(labelled.marks.classes if labelled.marks else set(single_labels(labelled)))
+    test = _about(tested)
+    if outcome.tested not in (None, len(tested)):
+        test["used"] = outcome.tested
     return {
         "train": _about(labelled),
-        **({} if tested is labelled else {"test": _about(tested)}),
-        "classes": len(labelled.marks.classes if labelled.marks else set(single_labels(labelled))),
+        **({} if tested is labelled else {"test": test}),
+        "classes": classes - len(outcome.left_out),
+        **({"left_out": outcome.left_out} if outcome.left_out else {}),
         "split": how,
     }
 
@@ -140,10 +152,11 @@ def _key(run: Run, protocol: str, options: Options, *sources: Source) -> str:
 def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> None:
     console = Console(highlight=False, markup=False)
     data = result["data"]
-    sides = [f"{data[side]['images']:,} images of {data[side]['source']}" for side in ("train", "test") if side in data]
+    sides = [describe_images(data[side]) for side in ("train", "test") if side in data]
     console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
     found = scores(result)
-    print_table(console, "lrl", ("metric", "value", "paper"), [(s.metric, s.text, s.paper) for s in found])
+    cells = [(score.metric, score.text, score.remark, score.paper) for score in found]
+    print_table(console, "lrll", ("metric", "value", "remark", "paper"), cells)
     for excerpt in from_paper(found):
         console.print(f"{HEADING}: {excerpt.title}", soft_wrap=True)
         print_table(console, "ll" + "r" * (len(excerpt.header) - 2), excerpt.header, excerpt.rows)
@@ -159,13 +172,28 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
 
 def _one_set(run: Run, train: Data | None, test: Data | None) -> tuple[Source, Source, str]:
     """The labelled images of a protocol that uses one data set, for training and for test, and a description."""
-    source = _labelled(run, train) if test is None else open_source(test, "test", run.settings.seed)
+    source = (
+        _labelled(run, train, "--train or --test") if test is None else open_source(test, "test", run.settings.seed)
+    )
     _check_classes(source, source)
     return source, source, f"the images of {source.spec}"
 
 
-def _labelled(run: Run, train: Data | None) -> Source:
-    return run.source() if train is None else open_source(train, "train", run.settings.seed)
+def _labelled(run: Run, train: Data | None, option: str = "--train") -> Source:
+    """The labelled images: those given, or the run's own.
+
+    Raises:
+        UserError: the run's own images are not labelled, or not all of them.
+    """
+    if train is not None:
+        return open_source(train, "train", run.settings.seed)
+    source = run.source()
+    if source.marks is None and (source.labels is None or "" in source.labels):
+        which = "the images" if source.labels is None else f"{source.labels.count(''):,} of {len(source):,} images"
+        raise UserError(
+            f"{which} that {run.path} was trained on have no labels; give labelled images with {option} LABELLED"
+        )
+    return source
 
 
 def _parts(run: Run, train: Data | None, test: Data | None) -> tuple[Source, Source, str]:

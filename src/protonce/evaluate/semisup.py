@@ -114,24 +114,43 @@ def protocol(task: Task) -> Outcome:
     rates = dict.fromkeys(options.shares, options.classifier_lr)
     if options.classifier_lr == "auto":
         rates = {share: 1.0 if share <= 0.01 else 0.1 for share in options.shares}
-    sizes = {}
+    sizes, remarks = {}, {}
     tested = task.run.loader(task.test)
+    codes = task.codes(task.train)
     for share in options.shares:
         found = []
         for number in range(options.draws):
-            part = task.train.subset(part_of(task.codes(task.train), share, options.seed, number))
+            part = task.train.subset(part_of(codes, share, options.seed, number))
             sizes[share] = len(part)
-            text = f"draw {number + 1} of {options.draws}: {len(part):,} images, {100 * share:g} % of the labels"
+            text = f"draw {number + 1} of {options.draws}: {labels_used(codes, share, len(part))}"
             with task.steps.doing(text, options.epochs) as seen:
                 make = functools.partial(_score, task, part, tested, rates[share], number, seen)
                 found.append(task.drafts.piece(f"{share}/{number}", make))
-        metrics |= {f"{name}@{100 * share:g}%": over_draws([s[name] for s in found]) for name in found[0]}
+        for name in found[0]:
+            metric = f"{name}@{100 * share:g}%"
+            metrics[metric] = over_draws([s[name] for s in found])
+            remarks[metric] = labels_used(codes, share, sizes[share])
     return Outcome(
         metrics,
         "the query encoder, all layers fine-tuned on random crops and flips; plain views of the test images",
-        {"classifier_lr": list(rates.values()), "images": list(sizes.values())},
-        notes=[f"{', '.join(f'{n:,}' for n in sizes.values())} labelled images, the same share of each class"],
+        {
+            "classifier_lr": list(rates.values()),
+            "images": list(sizes.values()),
+            "true_shares": [round(n / len(codes), 6) for n in sizes.values()],
+        },
+        notes=["about the same share of each class, at least one image"],
+        remarks=remarks,
     )
+
+
+def labels_used(codes: NDArray[np.int64], share: float, images: int) -> str:
+    """How many labels `part_of` takes, and why that is not the share that was asked for, if it is not."""
+    asked, true = f"{100 * share:.1f}", f"{100 * images / len(codes):.1f}"
+    if asked == true:
+        return f"{images:,} images, {100 * share:g} % of the labels"
+    fewest = np.bincount(codes).min()
+    why = "at least one per class" if round(share * fewest) < 1 else "rounded in each class"
+    return f"{images:,} images, {true} % of the labels instead of {100 * share:g} %: {why}"
 
 
 def _score(

@@ -88,6 +88,9 @@ class Outcome:
     details: dict[str, Any] = field(default_factory=dict)  # metrics per class or epoch
     notes: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)  # options that do not apply to these images
+    remarks: dict[str, str] = field(default_factory=dict)  # on single metrics
+    left_out: dict[str, int] = field(default_factory=dict)  # classes that were left out, and their training images
+    tested: int | None = None  # images tested on; None: all
 
 
 def over_draws(values: Sequence[float]) -> dict[str, Any]:

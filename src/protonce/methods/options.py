@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from protonce import auto
-from protonce.config import Resolved
+from protonce.config import LONG, MANY, Resolved
 from protonce.fields import Checked, setting
 
 
@@ -35,7 +35,7 @@ class Options(Checked):
 class MoCoOptions(Options):
     """Options of MoCo."""
 
-    queue: int = setting("auto", "length of the queue of negative keys, r of eq. 1", least=1, auto=True)
+    queue: int = setting("auto", "length of the queue of negative keys, r of eq. 1", least=1, most=MANY, auto=True)
     twin_momentum: float = setting("auto", "m of theta' = m theta' + (1 - m) theta", least=0, most=1, auto=True)
     queries: Literal["one", "both"] = setting(
         "one", "one: the first view is the query, as in the paper; both: symmetric loss, at twice the cost"
@@ -56,13 +56,18 @@ class PrototypeOptions(Options):
         "both",
         "terms of ProtoNCE (eq. 11) after warm-up: both, or prototypes alone (appendix A); instance is --method moco",
     )
-    negatives: int = setting("auto", "number of negative prototypes, r of eq. 11; auto is 16000", least=1, auto=True)
-    prototype_weight: float = setting(
-        "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, auto=True
+    negatives: int = setting(
+        "auto", "number of negative prototypes, r of eq. 11; auto is 16000", least=1, most=MANY, auto=True
     )
-    warmup_epochs: int = setting("auto", "first epochs with InfoNCE only", least=0, auto=True)
+    prototype_weight: float = setting(
+        "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, most=1_000_000, auto=True
+    )
+    warmup_epochs: int = setting("auto", "first epochs with InfoNCE only", least=0, most=LONG, auto=True)
     ramp_epochs: int = setting(
-        0, "epochs after warm-up over which the prototype term is ramped up; 0, as in the paper, does not", least=0
+        0,
+        "epochs after warm-up over which the prototype term is ramped up; 0, as in the paper, does not",
+        least=0,
+        most=LONG,
     )
 
     def choices(self, settings: Resolved, n: int) -> dict[str, Any]:

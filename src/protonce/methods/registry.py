@@ -7,11 +7,11 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from protonce.config import Settings
-from protonce.errors import UserError
+from protonce.errors import UserError, shown
+from protonce.fields import unknown_name
 from protonce.methods.options import MoCoOptions, Options, PCLOptions
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def find(method: "str | type[System]") -> Entry:
     """
     if isinstance(method, str):
         if method not in SYSTEMS:
-            raise UserError(f"unknown system {method!r}; available systems: {', '.join(SYSTEMS)}")
+            raise UserError(f"unknown system {shown(method)}; available systems: {', '.join(SYSTEMS)}")
         return SYSTEMS[method]
     for entry in SYSTEMS.values():
         if entry.system is method:
             return entry
-    if not hasattr(method, "check"):
-        raise UserError(f"method is {method!r}; name a system, or pass a subclass of System")
+    if not (isinstance(method, type) and hasattr(method, "check")):
+        raise UserError(f"method is {shown(method)}; name a system, or pass a subclass of System")
     method.check()
     about = (inspect.getdoc(method) or "").partition("\n")[0]
     return Entry(method.__name__.lower(), method.__name__, about, method.Options, method, method.recipe)
@@ -88,7 +88,7 @@ def part(values: Mapping[str, object], entry: Entry, where: str) -> tuple[dict[s
             continue
         if owners(name):
             raise UserError(f"{name} is an option of {' and '.join(owners(name))}; {entry.name} does not have it")
-        raise _unknown(name, [*common, *options], where)
+        raise unknown_name(name, [*common, *options], where, Settings.COMMAND)
     return _only(values, common), _only(values, options)
 
 
@@ -97,13 +97,7 @@ def check_names(values: Mapping[str, object], where: str) -> None:
     known = [*Settings.names(), *(name for entry in SYSTEMS.values() for name in entry.options.names())]
     for name in values:
         if name not in known:
-            raise _unknown(name, known, where)
-
-
-def _unknown(name: str, known: list[str], where: str) -> UserError:
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "`protonce train --help` lists them"
-    return UserError(f"{where} has no setting {name!r}; {hint}")
+            raise unknown_name(name, known, where, Settings.COMMAND)
 
 
 def part_recipe(values: Mapping[str, object], entry: Entry) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protonce.evaluate.clustering import over_training
+from protonce.report.evaluations import Evaluation
 from protonce.report.hierarchy import Ints, Level
-from protonce.results import Score
 from protonce.run import Run
 
+Point = tuple[int, float, float | None]  # k, mean and standard deviation over draws
 MAX_EPOCHS = 40  # epochs at which clusters are compared with labels
 
 
@@ -150,24 +151,38 @@ def _edges(sizes: Sequence[Ints]) -> NDArray[np.float64]:
     return np.arange(low, high + 2 * width, width) - 0.5
 
 
-def evaluations(results: Mapping[str, Sequence[Score]]) -> list[Chart]:
-    """A curve over k for each evaluation with metrics named METRIC@K, such as low-shot classification."""
+def evaluations(found: Sequence[Evaluation]) -> list[Chart]:
+    """A curve over k for each evaluation with metrics named METRIC@K, such as low-shot classification, and each run."""
     charts = []
-    for name, scores in results.items():
-        curves: dict[str, list[tuple[int, float, float]]] = {}
-        for score in scores:
-            what, _, k = score.metric.rpartition("@")
-            if what and k.isdecimal() and score.mean is not None:
-                curves.setdefault(what, []).append((int(k), score.mean, score.std or 0.0))
-        lines = []
-        for what, points in curves.items():
-            if len(points) > 1:
-                x, mean, std = (list(column) for column in zip(*sorted(points), strict=True))
-                low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
-                lines.append(Line(what, x, mean, low, high))
+    for evaluation in found:
+        curves: dict[tuple[str, str], list[Point]] = {}
+        for row in evaluation.rows:
+            what, _, k = row.metric.rpartition("@")
+            if what and k.isdecimal():
+                for title, score in row.scores.items():
+                    if score is not None and score.mean is not None:
+                        curves.setdefault((title, what), []).append((int(k), score.mean, score.std))
+        several = len({title for title, _ in curves}) > 1
+        lines = [
+            _over_shots(f"{what}, {title}" if several else what, points)
+            for (title, what), points in curves.items()
+            if len(points) > 1
+        ]
         if lines:
-            caption = "Mean ± one standard deviation over draws."
+            name = evaluation.name
+            spread = any(line.low is not None for line in lines)
+            caption = "Mean ± one standard deviation over draws." if spread else "A single draw."
             charts.append(
                 Chart(f"evaluation-{name}", name, caption, "labelled images per class", "", lines, log_x=True)
             )
     return charts
+
+
+def _over_shots(name: str, points: Sequence[Point]) -> Line:
+    """A curve over k; a single draw has no band."""
+    found = sorted(points, key=lambda point: point[0])
+    ks, mean = [k for k, _, _ in found], [m for _, m, _ in found]
+    bands = [(m - std, m + std) for _, m, std in found if std is not None]
+    if len(bands) < len(found):
+        return Line(name, ks, mean)
+    return Line(name, ks, mean, [low for low, _ in bands], [high for _, high in bands])

@@ -1,6 +1,7 @@
 """`protonce clusters`: write the clusters of a run as folders of images."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -10,18 +11,21 @@ from PIL import Image
 
 from protonce.data.sources import Data, Source, is_inside
 from protonce.errors import UserError
-from protonce.files import csv_text, write_whole
+from protonce.files import csv_text, whole_folder, write_whole
 from protonce.progress import Steps
 from protonce.report.hierarchy import Level, levels
 from protonce.run import Run
+
+STEM, SUFFIX = 200, 20  # bytes; file systems allow 255 for a name
+REFUSED = re.compile(r'[\x00-\x1f\x7f<>:"\\|?*]')  # in file names, by Windows or anywhere
 
 
 def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool = False, quiet: bool = False) -> int:
     """Write OUT/M-kK/PROTOTYPE/RANK-NAME for each granularity M (0 the coarsest), the closest image first.
 
     Files are linked or copied; images that are not separate files (in a .zip, built-in) are written as PNG.
-    `clusters.csv` has a line per image: its name, label, and for each granularity its prototype and the cosine distance
-    to it.
+    Long names are shortened. `clusters.csv` has a line per image: its whole name, its label, and for each granularity
+    its prototype and the cosine distance to it.
 
     Args:
         run: a finished run.
@@ -46,21 +50,13 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
         raise UserError(f"the items of {run.path} are not images; only images can be written to folders")
     steps = Steps(quiet)
     hierarchy = levels(run, *run.features(source, "momentum", steps=steps))
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
+    with whole_folder(out) as part:
         with steps.doing("folders", len(source) * len(hierarchy)) as seen:
             for m, level in enumerate(hierarchy):
                 for i, folder, rank in _places(level, part / f"{m}-k{len(level.size)}"):
                     _put(source, i, folder, rank, copy)
                     seen(1)
         write_whole(part / "clusters.csv", _table(run, hierarchy))
-        if out.exists():
-            out.rmdir()
-        part.replace(out)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
     return len(source)
 
 
@@ -76,16 +72,28 @@ def _places(level: Level, root: Path) -> Iterator[tuple[int, Path, str]]:
 
 
 def _put(source: Source, i: int, folder: Path, rank: str, copy: bool) -> None:
-    original = PurePosixPath(source.names[i])
-    stem = os.fsencode(original.stem)[:200].decode(errors="ignore")  # file systems allow 255 bytes
-    name = f"{rank}-{stem}{original.suffix[:9]}"
-    file = source.files[i] if source.files is not None else None
-    if file is None or not Path(file).exists():
+    name = file_name(rank, source.names[i])
+    file = source.files[i] if source.files is not None else ""
+    # Path.is_file raises for a name that is too long, as a member of an archive may have.
+    if not os.path.isfile(file):  # noqa: PTH113
         Image.fromarray(source.load(i)).save(folder / f"{PurePosixPath(name).stem}.png")
     elif copy:
         shutil.copy2(file, folder / name)
     else:
         (folder / name).symlink_to(file)
+
+
+def file_name(rank: str, name: str) -> str:
+    """RANK-NAME for the last part of an image's name, with at most 255 bytes and characters of any file system.
+
+    The rank makes it unique within a folder, also where upper and lower case are the same.
+    """
+    original = PurePosixPath(name)
+    stem, suffix = (
+        os.fsencode(REFUSED.sub("_", part))[:most].decode(errors="ignore")
+        for part, most in ((original.stem, STEM), (original.suffix, SUFFIX))
+    )
+    return f"{rank}-{stem}{suffix}"
 
 
 def _table(run: Run, hierarchy: list[Level]) -> str:

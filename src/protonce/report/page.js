@@ -74,7 +74,8 @@
   const describe = (image) => data.names[image] + (data.labels ? ` (${data.classes[data.labels[image]]})` : "");
   const number = (value) => value.toLocaleString("en");
   const plural = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
-  const percent = (share) => `${Math.round(100 * share)} %`;
+  // 100 % means all, and 0 % none.
+  const percent = (share) => `${share > 0 && share < 1 ? Math.min(Math.max(Math.round(100 * share), 1), 99) : 100 * share} %`;
   const named = (m, c) => `${c} (k = ${number(levels[m].size.length)})`;
   const link = (m, c) => element("a", { href: `#clusters/${m}/${c}` }, named(m, c));
   const prototypesOf = (image) => ["prototypes ", levels.flatMap((level, m) => [m ? ", " : "", link(m, level.assignment[image])])].flat();

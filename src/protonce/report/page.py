@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -15,16 +14,19 @@ from protonce.data.sources import Data, is_inside
 from protonce.errors import UserError
 from protonce.methods.registry import SYSTEMS
 from protonce.progress import Steps, duration
-from protonce.report import charts, drawing
+from protonce.report import charts, drawing, evaluations
 from protonce.report.charts import Chart
 from protonce.report.content import Content, gather, title, titled
+from protonce.report.evaluations import Evaluation
 from protonce.report.hierarchy import Level, classes_of, levels
 from protonce.report.payload import CLOSEST, LISTED, packed, payload
 from protonce.report.thumbnails import pack
 from protonce.reported import HEADING
-from protonce.results import from_paper, images_tested, scores
+from protonce.results import from_paper
 from protonce.run import Run
+from protonce.shortening import shorten
 
+LEGEND = 30  # characters of a class in the legend of the map
 BYTES = 19_000_000  # maximum size of the page
 
 
@@ -49,13 +51,13 @@ def write_report(
     steps = Steps(quiet)
     content = gather(run, data, against, steps)
     with steps.doing("curves"):
-        evaluated = {name: scores(result) for name, result in run.evaluations.items()}
+        evaluated = evaluations.gather(titled(run, against))
         curves = {
             "training": charts.training(run, content.labels) + charts.sizes(_sizes(content)),
             "evaluations": charts.evaluations(evaluated),
         }
     path = run.path / "report.html"
-    manifest.write(run.path, path.name, render(content, curves, steps))
+    manifest.write(run.path, path.name, render(content, evaluated, curves, steps))
     if figures is not None:
         with steps.doing("figures"):
             _write_figures(content, [*curves["training"], *curves["evaluations"]], figures)
@@ -75,7 +77,9 @@ def _sizes(content: Content) -> dict[str, Sequence[Level]]:
     return found
 
 
-def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps) -> str:
+def render(
+    content: Content, evaluated: Sequence[Evaluation], curves: Mapping[str, Sequence[Chart]], steps: Steps
+) -> str:
     """Render the page. File names and labels are escaped."""
     from bokeh.resources import INLINE
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -96,9 +100,11 @@ def render(content: Content, curves: Mapping[str, Sequence[Chart]], steps: Steps
         "hashes": [_csp_hash(script) for script in scripts],
         "facts": _facts(content),
         "health": run.health if run.metrics else None,
-        "evaluations": [_evaluation(name, result) for name, result in run.evaluations.items()],
+        "runs": list(titled(run, content.against)),
+        "evaluations": evaluated,
+        "evaluate": _evaluate_command(content),
         "heading": HEADING,
-        "reported": from_paper(score for result in run.evaluations.values() for score in scores(result)),
+        "reported": from_paper(score for e in evaluated for row in e.rows for score in row.scores.values() if score),
         "figures": drawn,
         "still": still,  # the map for printing
         "command": _command(run),
@@ -155,19 +161,9 @@ def _facts(content: Content) -> dict[str, str]:
             "Time": duration(sum(r["seconds"] for r in records)) + f" on {settings.device}",
         }
     prototypes = " / ".join(f"{len(level.size):,}" for level in content.hierarchy) + ", coarse to fine"
+    if not run.finished:
+        prototypes += f", of the beginning of epoch {run.recorded_epochs[-1]:,}"
     return {**facts, "Prototypes": prototypes, "Seed": str(settings.seed)}
-
-
-def _evaluation(name: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Data of an evaluation for the page."""
-    details = {what: result.get(what) for what in ("settings", "data")}
-    return {
-        "name": name,
-        "scores": scores(result),
-        "tested_on": images_tested(result),
-        "features": str(result.get("features", "")),
-        "details": json.dumps(details, indent=2, ensure_ascii=False),
-    }
 
 
 def _sampled(content: Content) -> list[str]:
@@ -204,7 +200,14 @@ def _command(run: Run) -> str:
         for name, value in asked.items()
         if name in usual and value != usual[name]
     ]
-    return " ".join([f"protonce train {shlex.quote(about['source'])} --recipe {recipe}", *words, "--out RUN"])
+    first = shlex.join(["protonce", "train", about["source"], "--recipe", recipe])
+    return " ".join([first, *words, "--out RUN"])
+
+
+def _evaluate_command(content: Content) -> str:
+    """A command that evaluates the run."""
+    command = shlex.join(["protonce", "evaluate", str(content.run.path.resolve()), "knn"])
+    return command if content.labels and "" not in content.labels else f"{command} --train LABELLED"
 
 
 def _option(value: object) -> str:
@@ -216,6 +219,7 @@ def _map(content: Content) -> Any:
     """Figure of the map, coloured by class, or by the coarsest prototypes if there are no labels."""
     coarsest = content.hierarchy[0]
     names, groups = classes_of(content.labels)
+    names = [shorten(name, LEGEND) for name in names]
     if groups is None:
         names, groups = [f"prototype {i}" for i in range(len(coarsest.size))], coarsest.assignment
     return drawing.draw_map(content.places, groups[content.sample], names)

@@ -12,8 +12,10 @@ from protonce.report import drawing, scatter
 from protonce.report.content import Content
 from protonce.report.hierarchy import Ints, Level, classes_of, cluster_purity
 from protonce.report.thumbnails import COLUMNS, ROWS, sample_indices
+from protonce.shortening import shorten
 
 LISTED = 100_000  # images listed by name on the page, at most
+NAME = 260  # characters of a name on the page: a file name as long as file systems allow is shown whole
 CLOSEST = 5  # images shown for a prototype, as in the paper's last figure
 
 
@@ -34,8 +36,8 @@ def payload(content: Content) -> dict[str, Any]:
     classes, codes = classes_of(content.labels)
     return {
         "total": n,
-        "names": [content.names[i] for i in listed],
-        "classes": classes,
+        "names": [shorten(content.names[i], NAME) for i in listed],
+        "classes": [shorten(name) for name in classes],
         "labels": None if codes is None else codes[listed].tolist(),
         "levels": [_level(level, listed, content.labels, codes) for level in content.hierarchy],
         "outliers": [[int(place[i]), _short(d)] for i, d in content.outliers],

@@ -1,4 +1,4 @@
-"""Check every file of a run folder, for `protonce check`."""
+"""Check every file of a run folder: for `protonce check`, and before a run is resumed."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,10 +6,12 @@ from pathlib import Path
 from protonce import manifest
 from protonce.errors import UserError
 from protonce.features import is_intact
-from protonce.run.encoder_file import WEIGHTS
+from protonce.run.encoder_file import has_encoders
+from protonce.run.prototype_files import assignments_file
 from protonce.run.reading import Run
 
-OPTIONAL = ("evaluations/", "report.html")  # a person may remove these
+REMOVABLE = ("evaluations/", "report.html", "checkpoints/")  # a person may remove these
+WRITTEN_LAST = ("prototypes.npz", "encoder.json", "encoder.safetensors")  # when training ends
 
 
 @dataclass
@@ -28,18 +30,20 @@ def check_run(path: Path) -> Checked:
     Raises:
         UserError: it is not a run folder, or its manifest is damaged.
     """
-    found = manifest.load(path)
-    if found.files is None and not (path / "config.yaml").exists():
+    if not (path / "config.yaml").exists():
         raise UserError(f"{path} is not a run folder: it has no config.yaml")
+    found = manifest.load(path)
     checked = Checked(found.version)
-    unlisted = [name for name in manifest.present(path) if found.files is not None and name not in found.files]
-    for name in sorted({*manifest.present(path), *(found.files or ())}):
-        _check_file(path, name, name in unlisted, checked)
-    for file in sorted((path / "features").glob("*.npy")):
-        if is_intact(file):
-            checked.intact.append(f"features/{file.name}")
-        else:
-            checked.notes.append(f"features/{file.name} is damaged; it will be computed again")
+    present = manifest.present(path)
+    recorded = present if found.files is None else [*found.files]
+    for name in sorted({*present, *recorded}):
+        if name not in recorded and not name.startswith("evaluations/"):
+            checked.notes.append(f"{name} was not written by protonce")
+        elif name not in present and name.startswith(REMOVABLE):
+            checked.notes.append(f"{name} has been removed")
+        elif name in present or not _is_pending(path, name):
+            _check_file(path, name, checked)
+    _check_features(path, checked)
     if found.version < manifest.FORMAT:
         checked.notes.append(f"format {found.version}, of an older version of protonce, which wrote no checksums")
     if not checked.damaged:
@@ -47,16 +51,18 @@ def check_run(path: Path) -> Checked:
     return checked
 
 
-def _check_file(path: Path, name: str, is_unlisted: bool, checked: Checked) -> None:
-    if is_unlisted and not name.startswith("evaluations/"):
-        checked.notes.append(f"{name} was not written by protonce")
-        return
-    if not (path / name).exists() and name.startswith(OPTIONAL):
-        checked.notes.append(f"{name} has been removed")
-        return
-    if not (path / name).exists() and not (path / WEIGHTS).exists():
-        checked.notes.append(f"{name} is not written yet, or has been removed")
-        return
+def _is_pending(path: Path, name: str) -> bool:
+    """Whether a missing file may not have been written yet: the process was killed just before."""
+    if has_encoders(path):
+        return False
+    try:
+        done = len(Run(path).metrics)
+    except UserError:
+        return False
+    return name in (*WRITTEN_LAST, assignments_file(done + 1))
+
+
+def _check_file(path: Path, name: str, checked: Checked) -> None:
     try:
         manifest.read(path, name) if name in manifest.GROWING else manifest.check(path, name)
     except UserError as error:
@@ -65,16 +71,24 @@ def _check_file(path: Path, name: str, is_unlisted: bool, checked: Checked) -> N
         checked.intact.append(name)
 
 
+def _check_features(path: Path, checked: Checked) -> None:
+    for file in sorted((path / "features").glob("*.npy")):
+        if is_intact(file):
+            checked.intact.append(f"features/{file.name}")
+        else:
+            checked.notes.append(f"features/{file.name} is damaged; it will be computed again")
+
+
 def _open(path: Path, checked: Checked) -> None:
     """Load what other commands load: a run of an older version has no checksums, and weights may be NaN."""
     try:
         run = Run(path)
-        run.images, run.metrics, run.evaluations  # noqa: B018
+        _ = run.images, run.metrics, run.evaluations
         if not run.finished:
             checked.notes.append("training has not finished; continue it with --resume")
         elif not run.own:
-            run.encoders  # noqa: B018
+            _ = run.encoders
         if run.finished and run.has_prototypes:
-            run.prototypes, run.parents  # noqa: B018
+            _ = run.prototypes, run.parents
     except UserError as error:
         checked.damaged[str(path)] = str(error)

@@ -59,18 +59,19 @@ def _read(path: Path, name: str) -> dict[str, NDArray[Any]]:
 def write_assignments(path: Path, epoch: int, prototypes: Sequence[Prototypes]) -> None:
     """Write assignments/EPOCH.npz: the prototype of each image at each granularity in epoch EPOCH, counted from 1."""
     arrays = {f"assignment_{m}": c.assignment.cpu().numpy().astype(np.int32) for m, c in enumerate(prototypes)}
-    manifest.write(path, _assignments(epoch), npz_bytes(arrays))
+    manifest.write(path, assignments_file(epoch), npz_bytes(arrays))
 
 
 def read_assignments(path: Path, epoch: int) -> list[NDArray[np.int32]]:
     """The assignments of an epoch, counted from 1: (n,) for each granularity; an empty list for epoch 0."""
     if epoch == 0:
         return []
-    name = _assignments(epoch)
+    name = assignments_file(epoch)
     with explain_damage(path / name):
         arrays = _read(path, name)
         return [arrays[f"assignment_{m}"] for m in range(len(arrays))]
 
 
-def _assignments(epoch: int) -> str:
+def assignments_file(epoch: int) -> str:
+    """Name of the file in a run folder; epochs are counted from 1."""
     return f"assignments/{epoch:04d}.npz"

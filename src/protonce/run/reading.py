@@ -21,14 +21,14 @@ from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.features import FeatureCache, Kind
 from protonce.files import read_csv
-from protonce.health import Verdict, verdict
+from protonce.health import Verdict, of_clusters, verdict
 from protonce.kmeans import Engine
 from protonce.manifest import explain_damage
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, assign
 from protonce.run.config_file import read_config_file
 from protonce.run.encoder_file import encoder_hash, has_encoders, read_encoders
-from protonce.run.prototype_files import has_prototypes, read_parents, read_prototypes
+from protonce.run.prototype_files import has_prototypes, read_assignments, read_parents, read_prototypes
 
 IMAGES, METRICS = "images.csv", "metrics.jsonl"
 
@@ -94,7 +94,7 @@ class Run:
         """Results of `protonce evaluate`, by file name without .json."""
         found = {}
         for file in sorted((self.path / "evaluations").glob("[!.]*.json")):  # hidden files are incomplete
-            data = manifest.read(self.path, f"evaluations/{file.name}", "delete it, or evaluate again")
+            data = manifest.read(self.path, f"evaluations/{file.name}")
             with explain_damage(file):
                 found[file.stem] = dict(json.loads(data))
         return found
@@ -109,7 +109,11 @@ class Run:
         records = self.metrics
         if not any("effective_rank" in record for record in records):  # early versions did not record it
             raise UserError(f"{self.path} has no finished epoch yet; continue it with --resume")
-        return verdict(records, self.terms, self.settings.dim)
+        final = None
+        if self.finished and self.has_prototypes:
+            before = read_assignments(self.path, max(self.recorded_epochs, default=0))
+            final = of_clusters([c.assignment for c in self.prototypes], before)
+        return verdict(records, self.terms, self.settings.dim, final)
 
     @property
     def title(self) -> str:

@@ -104,10 +104,10 @@ def cut_metrics(path: Path, epochs: int) -> None:
     Raises:
         UserError: the file is damaged or missing.
     """
-    cure = "restore it from a copy, or remove checkpoints/ to train the run from its beginning"
-    lines = manifest.read(path, METRICS, cure).decode().splitlines() if epochs else []
+    lines = manifest.read(path, METRICS).decode(errors="replace").splitlines() if epochs else []
     kept = [line for line in lines if _epoch_of(line) <= epochs]
     if len(kept) != epochs:
+        cure = manifest.CURES[METRICS]
         raise UserError(f"{path / METRICS} has {len(kept)} of the {epochs} epochs that are done; {cure}")
     manifest.write(path, METRICS, "".join(line + "\n" for line in kept))
 
