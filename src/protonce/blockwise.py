@@ -50,8 +50,9 @@ class _Blockwise(torch.autograd.Function):
         for start, block in zip(range(0, len(candidates), size), candidates.split(size), strict=True):
             negatives = centroids.index_select(0, block).div_(concentration[block, None])  # (b, d)
             logits = query @ negatives.T  # (B, b)
-            rows = ((masked >= start) & (masked < start + len(block))).nonzero()[:, 0]
-            logits[rows, masked[rows] - start] = -torch.inf
+            inside = ((masked >= start) & (masked < start + len(block)))[:, None]  # (B, 1)
+            column = (masked[:, None] - start).clamp(0, len(block) - 1)  # not by `nonzero`, which waits for a GPU
+            logits.scatter_(1, column, logits.gather(1, column).masked_fill(inside, -torch.inf))
             highest = torch.maximum(highest, logits.amax(dim=1))
             raised = torch.maximum(top, highest)
             shrink = torch.exp(top - raised)

@@ -86,8 +86,9 @@ def remove(run: Path, *names: str) -> None:
     with _changing(run) as (version, files):
         for name in names:
             (run / name).unlink(missing_ok=True)
-            files.pop(name, None)
-        _save(run, version, files)
+        kept = {name: contents for name, contents in files.items() if name not in names}
+        if len(kept) < len(files):
+            _save(run, version, kept)
 
 
 def read(run: Path, name: str) -> bytes:
