@@ -32,7 +32,7 @@ def attack(stage: Stage) -> None:
             if file.is_file() or file.is_symlink():
                 file.unlink()
         stage.did("emptied features")
-    if rng.random() < 0.15 and _has_check():
+    if rng.random() < 0.15:
         stage.attempt("check", "run", right=lambda o: _check_says(stage, name, o))
     expected = material.expected(name, command.name)
     if removed and removed.parent.name == "evaluations":  # that is anyone's right
@@ -87,21 +87,12 @@ def _kind(run: Path, path: Path) -> str:
 def _check_says(stage: Stage, name: str, outcome: Outcome) -> str | None:
     """`check` names each file that the manifest lists and that is not as it was."""
     whole = stage.material.run(name)
-    manifest = whole / "manifest.json"
-    listed = manifest.read_text() if manifest.exists() else ""
+    listed = (whole / "manifest.json").read_text()
     before, now = files_of(whole), files_of(stage.here / "run")
     for file, content in before.items():
         if file in listed and now.get(file) != content and Path(file).name not in outcome.out + outcome.err:
             return f"check says nothing of {file}"
     return None
-
-
-def _has_check() -> bool:
-    try:
-        from protonce.cli import check  # type: ignore[attr-defined]  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 # Damage that keeps the format whole
