@@ -66,8 +66,9 @@ def test_killed_before_the_file_is_replaced_its_last_content_is_read(folder, mon
         save(path, data)
 
     monkeypatch.setattr(manifest, "write_whole", killed)
-    with pytest.raises(KeyboardInterrupt):
-        manifest.write(folder, "file", b"third")
+    for data in (b"third", b"fourth"):  # more than once
+        with pytest.raises(KeyboardInterrupt):
+            manifest.write(folder, "file", data)
     monkeypatch.undo()
     if written:
         assert manifest.read(folder, "file") == written[-1]
@@ -91,6 +92,33 @@ def test_killed_while_a_line_is_appended_the_lines_before_are_read(folder, monke
     (folder / "metrics.jsonl").write_bytes(b"One\ntwo\n")
     with pytest.raises(UserError, match="content has changed"):
         manifest.append(folder, "metrics.jsonl", "three\n")
+
+
+def test_a_reader_beside_a_writer_finds_no_damage(folder):
+    """A reader may see the manifest of one moment and the file of another."""
+    stop = threading.Event()
+
+    def work():
+        i = 0
+        while not stop.is_set():
+            i += 1
+            manifest.write(folder, "file", f"{i:06d}" * 2000)
+            manifest.append(folder, "metrics.jsonl", f"{i}\n")
+
+    thread = threading.Thread(target=work)
+    manifest.write(folder, "file", "000000" * 2000)
+    manifest.append(folder, "metrics.jsonl", "0\n")
+    thread.start()
+    try:
+        for _ in range(150):
+            text = manifest.read(folder, "file").decode()
+            assert text == text[:6] * 2000
+            lines = manifest.read(folder, "metrics.jsonl").decode().splitlines()
+            assert lines == [str(i) for i in range(len(lines))]
+            manifest.check(folder, "file")
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_two_writers_do_not_forget_each_others_files(folder):
