@@ -55,8 +55,8 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     cells = [(row.name, percent(row.knn), f"{row.ami:.3f}") for row in rows]
     print_table(console, "lrr", ("features", "kNN %", "AMI"), cells)
     console.print(
-        f"This is one seed. Of {STUDY['seeds']} other seeds, PCL was ahead of in-batch MoCo for {STUDY['knn']} on kNN and for "
-        f"{STUDY['ami']} on AMI (docs/claim.md).",
+        f"This is one seed. Of {STUDY['seeds']} other seeds, PCL was ahead of in-batch MoCo for {STUDY['knn']} on kNN "
+        f"and for {STUDY['ami']} on AMI (docs/claim.md).",
         soft_wrap=True,
     )
     console.print(
