@@ -1,19 +1,35 @@
 # make demo   set up, then learn from the built-in images
 # make test   set up, then run the tests
+# make test-oldest   the tests with the oldest dependencies that pyproject.toml allows; before a release
+# make lock   write down the versions that are installed for the tests
 # A machine without an NVIDIA GPU can do with a much smaller torch:
 #   make demo TORCH_INDEX=URL     with the CPU index that pytorch.org/get-started names
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 BIN := .venv/bin
+OLDEST := .venv-oldest
 
-.PHONY: demo test check clean
+.PHONY: demo test test-oldest lock check clean
 
 demo: .venv/.ready
 	$(BIN)/protonce demo --out protonce-demo
 
 test: .venv/.ready-dev
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-oldest:
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(PYTHON) .ci/oldest.py > $(OLDEST)/constraints.txt
+	$(if $(TORCH_INDEX),$(OLDEST)/bin/pip install --quiet --index-url $(TORCH_INDEX) -c $(OLDEST)/constraints.txt torch torchvision)
+	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
+	$(OLDEST)/bin/python -m pytest -n 2 -m "not slow"
+
+# Neither where packages came from nor that torch was built for the CPU is written down.
+lock: .venv/.ready-dev
+	@{ echo "# Versions with which the tests pass, of all that pyproject.toml asks for with [dev]; written by make lock."; \
+	echo "# For the same ones: pip install --constraint requirements-dev.lock --editable '.[dev]'"; \
+	$(BIN)/pip freeze --exclude-editable | sed -n 's/^\([A-Za-z0-9._-]*==[^+ ]*\).*/\1/p'; } > requirements-dev.lock
 
 check: .venv/.ready-dev
 	$(BIN)/ruff check .
@@ -36,4 +52,4 @@ check: .venv/.ready-dev
 	@touch $@
 
 clean:
-	rm -rf .venv protonce-demo
+	rm -rf .venv .venv-oldest protonce-demo

@@ -1,4 +1,4 @@
-"""Do prototypes help? PCL against MoCo on paired seeds, by the protocol in docs/claim.md.
+"""Do prototypes help? PCL against in-batch MoCo on paired seeds, by the protocol in docs/claim.md.
 
     python -m benchmarks.claim --data builtin --budget 60
     python -m benchmarks.claim --data cifar10/ --seeds 0,1,2,3,4 --budget 120
@@ -45,7 +45,8 @@ SCORES = {
     "shot_4": "4 images a class",
     "shot_16": "16 images a class",
 }
-BASELINES = {"moco": "MoCo", "moco-longer": "MoCo, equal time"}  # the first at equal epochs
+# The first at equal epochs. Their queue is as long as a batch, whose keys join it before the loss.
+BASELINES = {"moco": "in-batch MoCo", "moco-longer": "in-batch MoCo, equal time"}
 
 
 @dataclass(frozen=True)
@@ -288,7 +289,14 @@ def tables(study: Study, done: Done) -> str:
 
 def lead_table(done: Done, baseline: str) -> list[str]:
     """PCL beside a baseline, over the seeds that both are done for, as docs/claim.md has it."""
-    columns = ("score", BASELINES[baseline], "PCL", "PCL minus MoCo, mean and deviation", "seeds in favour", "lead")
+    columns = (
+        "score",
+        BASELINES[baseline],
+        "PCL",
+        "PCL minus in-batch MoCo, mean and deviation",
+        "seeds in favour",
+        "lead",
+    )
     lines = [f"| {' | '.join(columns)} |", "|---|---:|---:|---:|---:|---|"]
     final = {(r["system"], r["seed"]): r["scores"] for r in done.values() if r["stage"] == "final"}
     for score, name in SCORES.items():

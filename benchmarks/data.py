@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protonce.data.sources import Source, check_apart, open_source, split
+from protonce.data.sources import Source, open_source
+from protonce.data.splitting import check_apart, split
 from protonce.errors import UserError
 
 PARTS = (("train", "test"), ("train", "val"), ("train.zip", "test.zip"), ("train.zip", "val.zip"))

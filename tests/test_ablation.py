@@ -3,16 +3,18 @@
 import dataclasses
 import json
 import shutil
+import types
 
 import pytest
 
 from conftest import SMALL
-from protonce import manifest
-from protonce.ablation import FOLDERS, ROWS, run_ablation
+from protonce import ablation, manifest
+from protonce.ablation import FOLDERS, PAPER, ROWS, is_paper, run_ablation
 from protonce.cli import main
 from protonce.errors import UserError
 from protonce.evaluate import protocols
-from protonce.paper import ABLATION
+from protonce.evaluate.options import PROTOCOLS
+from protonce.reported import DATASETS, HEADING
 from protonce.run import load
 
 QUICK = {"epochs": 2, "warmup_epochs": 1, "draws": 1, "share": 0.3, "quiet": True, **SMALL}
@@ -28,7 +30,7 @@ def mark(run, metric, value):
 
 def test_five_rows_and_none_is_made_twice(photos, tmp_path, monkeypatch, capsys):
     rows = run_ablation(str(photos), tmp_path, **QUICK)
-    assert [row.name for row in rows] == list(ABLATION) == list(ROWS)
+    assert [row.name for row in rows] == [row.system for row in PAPER.rows] == list(ROWS)
     kept = json.loads((tmp_path / "ablation.json").read_text())
     assert (kept["fine_tuning"], kept["share"], kept["draws"]) == ("top1", 0.3, 1)  # of three classes
     assert kept["labels"] == LABELS
@@ -56,10 +58,13 @@ def test_five_rows_and_none_is_made_twice(photos, tmp_path, monkeypatch, capsys)
     expected = [dataclasses.replace(rows[0], fine_tuning=0.125), *rows[1:]]
     assert run_ablation(str(photos), tmp_path, **{**QUICK, "quiet": False}) == expected
     printed = capsys.readouterr().out
-    assert "75.3" in printed
-    assert "top-1, 30" in printed
+    ours, heading, theirs = printed.partition(HEADING)
+    assert heading  # the paper's rows are in a table of their own
+    assert "75.3" in theirs
+    assert "75.3" not in ours
+    assert "top-1, 30" in ours
     assert f"fine-tuned on {LABELS};" in printed
-    assert "instance + proto (w/ warm-up)" in printed
+    assert all("instance + proto (w/ warm-up)" in part for part in (ours, theirs))
 
 
 @pytest.mark.parametrize(
@@ -103,3 +108,55 @@ def test_other_test_images_are_other_results(photos, tmp_path):
 def test_terms_are_not_for_the_caller(photos, tmp_path):
     with pytest.raises(UserError, match="are varied by the ablation"):
         run_ablation(str(photos), tmp_path, terms="both", **QUICK)
+
+
+def test_the_papers_recipe_is_the_default_at_imagenets_size(photos, tmp_path, monkeypatch):
+    given = {name: value for name, value in SMALL.items() if name != "recipe"}
+    monkeypatch.setattr(ablation, "MANY", 48)
+    assert ablation._plan(str(photos), tmp_path, given).recipe == "pcl-v1"
+    assert ablation._plan(str(photos), tmp_path, {**given, "recipe": "small-v2"}).recipe == "small-v2"
+    monkeypatch.setattr(ablation, "MANY", 49)
+    assert ablation._plan(str(photos), tmp_path, given).recipe == "laptop-v2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"recipe": "pcl-v1"}, True),
+        ({"recipe": "pcl-v1", "epochs": 200, "workers": 4, "seed": 3}, True),
+        ({"recipe": "pcl-v1", "epochs": 100}, False),
+        ({"recipe": "pcl-v1", "width": 32}, False),
+        ({"recipe": "pcl-v2"}, False),
+        ({}, False),
+    ],
+)
+def test_only_the_papers_training_is_compared(settings, expected):
+    assert is_paper(settings) is expected
+
+
+@pytest.mark.parametrize("train", [DATASETS["ImageNet"].train, 1000])
+def test_the_papers_numbers_stand_beside_the_papers_protocol(train, photos, tmp_path, monkeypatch, capsys):
+    """Whole, from recipe to print: with training and evaluation replaced by their results."""
+
+    def evaluated(run, protocol, **_):
+        size = DATASETS["ImageNet"]
+        data = {"classes": size.classes, "train": {"images": train}, "test": {"images": size.test}}
+        options = PROTOCOLS[protocol]()
+        chosen = {"semisup": {"shares": [0.01], "classifier_lr": [1.0]}, "linear": {"views": "augmented", "lr": 10.0}}
+        settings = {**dataclasses.asdict(options), **chosen[protocol]}
+        settings["epochs"] = 20 if protocol == "semisup" else 100
+        metrics = {"top1": 0.6, "top5@1%": {"mean": 0.7, "std": 0.01}}
+        return {"protocol": protocol, "metrics": metrics, "settings": settings, "data": data}
+
+    recipes = []
+    monkeypatch.setattr(ablation, "_check", lambda *_: 1000)
+    monkeypatch.setattr(ablation, "_plan", lambda *_: types.SimpleNamespace(recipe="pcl-v1"))
+    monkeypatch.setattr(ablation, "train", lambda *_, **settings: recipes.append(settings["recipe"]))
+    monkeypatch.setattr(ablation, "evaluate", evaluated)
+    run_ablation(str(photos), tmp_path)
+    assert recipes == ["pcl-v1"] * 5
+    printed = capsys.readouterr().out
+    same = train == DATASETS["ImageNet"].train
+    assert (HEADING in printed) is not same
+    (last,) = [line.split() for line in printed.splitlines() if "instance + proto (w/ warm-up)" in line][:1]
+    assert ("75.3" in last) is same

@@ -1,7 +1,6 @@
 """Memory is estimated before anything is written: never more than is really needed, and enough to refuse."""
 
 import dataclasses
-import resource
 import types
 
 import pytest
@@ -119,19 +118,3 @@ def test_a_refused_training_leaves_no_folder(photos, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="more than the available memory"):
         protonce.train(photos, tmp_path / "run", quiet=True, **SMALL)
     assert not (tmp_path / "run").exists()
-
-
-def test_the_memory_of_the_machine(tmp_path, monkeypatch):
-    meminfo, limit = tmp_path / "meminfo", tmp_path / "memory.max"
-    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:  5000 kB\nSwapFree:   1000 kB\n")
-    monkeypatch.setattr(capacity, "MEMINFO", meminfo)
-    monkeypatch.setattr(capacity, "CGROUPS", (limit,))
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert capacity.host_memory() == 6000 * 1024, "no container"
-    limit.write_text("max\n")
-    assert capacity.host_memory() == 6000 * 1024, "a container without a limit"
-    limit.write_text("4096\n")
-    assert capacity.host_memory() == 4096
-    limit.write_text("max\n")
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (10**6, 10**6))
-    assert capacity.host_memory() == 0, "the address space is used up"

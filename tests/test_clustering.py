@@ -6,6 +6,7 @@ from sklearn.metrics import adjusted_mutual_info_score
 
 from protonce import manifest
 from protonce.errors import UserError
+from protonce.evaluate.clustering import default_clusters
 from protonce.evaluate.protocols import evaluate
 from protonce.kmeans import k_means
 from protonce.randomness import generator
@@ -16,6 +17,7 @@ def test_clustering_over_training_and_on_one_data_set(trained, others):
     """AMI of kept assignments by scikit-learn; without --test the run's own images, which need no others."""
     result = evaluate(trained, "clustering", quiet=True, clusters=[2, 6], starts=2)
     _, labels = trained.images
+    assert result["details"]["own_clusters"] == {"images": 48, "classes": 3}
     curves = result["details"]["ami_over_training"]
     assert curves["epochs"] == [1, 2, 3]
     for m in range(2):
@@ -45,3 +47,21 @@ def test_clustering_uses_only_labelled_images(trained, others):
     expected = adjusted_mutual_info_score(labels[::4], trained.prototypes[0].assignment[::4])
     assert result["metrics"][f"ami of the run's k = {trained.settings.clusters[0]}"] == pytest.approx(expected)
     assert result["details"]["ami_over_training"]["ami"][0][-1] == pytest.approx(expected)
+
+
+def test_the_papers_k_is_the_default_for_imagenets_training_images_alone():
+    synsets = [f"n{i:08d}" for i in range(1000)]
+    assert default_clusters("", synsets * 1281) == 25_000
+    assert default_clusters("ImageNet", [*synsets, "renamed"] * 1281) == 25_000
+    assert default_clusters("ImageNet", synsets * 50) == 1000  # its validation images: two in a cluster
+    assert default_clusters("", synsets[:999] * 1281) == 999
+    assert default_clusters("", [*synsets[:999], "dog"] * 1281) == 1000
+
+
+def test_the_papers_ami_is_apart_from_that_of_other_images(trained, others, capsys):
+    evaluate(trained, "clustering", test=str(others), starts=1)
+    ours, heading, theirs = capsys.readouterr().out.partition("ImageNet, from the paper")
+    assert heading
+    assert "0.410" not in ours
+    assert "0.410" in theirs
+    assert "k = 3;" in theirs

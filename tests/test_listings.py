@@ -12,7 +12,8 @@ from PIL import Image
 
 import protonce
 from conftest import SMALL, _write, image_views, picture, tar_of, zip_of
-from protonce.data import listings
+from mutants import mutate, open_damaged
+from protonce.data import archives, tables
 from protonce.data.loader import Loader
 from protonce.data.sources import open_source
 from protonce.errors import UserError
@@ -103,6 +104,17 @@ def test_a_webdataset_names_its_classes(tmp_path):
         ("a.csv", b"colour,shape\nred,round\n", "has no column of image paths"),
         ("a.csv", b"path,label\na.png,1\nb.png\n", "row 3 of .* has 1 columns, but the first row has 2"),
         ("a.csv", b"path\n", "no images found in the table"),
+        (
+            "a.csv",
+            b"path\na\0b.png\n",
+            "cannot be read as .csv: it contains NUL characters; save it as a .csv in UTF-8",
+        ),
+        ("a.csv", "path\na.png\n".encode("utf-16"), "cannot be read as .csv: it contains NUL characters"),
+        ("a.csv", b"path\n" + b"x" * 200_000, "cannot be read as .csv: field larger than field limit"),
+        ("a.csv", b"path\n" + b"x" * 100_000, "row 2 of .* has 'xxx.* instead of a path"),
+        ("a.csv", b"path,label\n,1\n", "row 2 of .* has nothing instead of a path"),
+        ("a.csv", b"path,Path \na.png,b.png\n", "has 2 columns 'path'; rename or remove the others"),
+        ("a.csv", b"path,label\na.png,1\na.png,2\n", "gives 'a.png' two labels, '1' and '2'"),
         ("a.csv", b"path\ngone.png\n", "gone.png: No such file or directory"),
         ("a.parquet", b"nothing", "cannot be read as .parquet"),
     ],
@@ -110,6 +122,61 @@ def test_a_webdataset_names_its_classes(tmp_path):
 def test_unusable_archives_and_tables(tmp_path, name, content, words):
     with pytest.raises(UserError, match=words):
         open_source(_write(tmp_path / name, content))
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"image": [{"bytes": b"x", "path": "a.png"}]}, "row 2 of .* has {.* instead of a path"),
+        ({"path": ["a.png", None]}, "row 3 of .* has nothing instead of a path"),
+        ({"path": ["a\0.png"]}, r"row 2 of .* has 'a\\x00.png' instead of a path"),
+        ({"path": [1, 2]}, "row 2 of .* has 1 instead of a path"),
+        ({"other": ["a.png"]}, "has no column of image paths"),
+        ({"path": []}, "no images found in the table"),
+    ],
+)
+def test_parquet_without_paths(tmp_path, columns, words):
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=words):
+        open_source(tmp_path / "a.parquet")
+
+
+def test_parquet_has_a_limit_on_rows(tmp_path, monkeypatch):
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["a.png"] * 5000}), tmp_path / "a.parquet")
+    monkeypatch.setattr(tables, "MAX_ROWS", 4999)
+    with pytest.raises(UserError, match=r"cannot be read as .parquet: it has more than 4,999 rows"):
+        open_source(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_damaged_tables(tmp_path, name):
+    """Each lists files, or ends in one sentence."""
+    for i in range(3):
+        picture(6, seed=i).save(tmp_path / f"{i}.png")
+    columns = {"path": [f"{i}.png" for i in range(3)], "label": ["cat", "dog", "cat"]}
+    if name == "a.csv":
+        content = csv_text(list(columns), zip(*columns.values(), strict=True)).encode()
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / name)
+        content = (tmp_path / name).read_bytes()
+    rng = np.random.default_rng(0)
+    opened = 0
+    for _ in range(200):
+        source, refused = open_damaged(_write(tmp_path / name, mutate(rng, content)[0]))
+        assert "\n" not in refused
+        assert len(refused) < 500
+        if source is None:
+            continue
+        opened += 1
+        for i, found in enumerate(source.names):
+            assert np.array_equal(source.load(i), np.asarray(picture(6, seed=int(found[0]))))
+    assert 0 < opened < 200
+
+
+def test_long_labels_of_a_table_are_refused(photos, tmp_path):
+    (tmp_path / "list.csv").write_text(f"path,label\n{photos / 'slope0' / '00.png'},{'x' * 20_000}\n")
+    with pytest.raises(UserError, match=r"a label of .* has 20,000 characters, but at most 1,000 are allowed"):
+        open_source(tmp_path / "list.csv")
 
 
 def test_a_table_may_list_missing_files_and_duplicates(photos, tmp_path):
@@ -137,12 +204,12 @@ def test_members_are_read_by_several_workers(tmp_path, name):
 def test_a_forked_process_opens_the_zip_for_itself(photos, tmp_path, monkeypatch):
     """Or it would share the offset in the file with its parent, and read another member's bytes now and then."""
     path = zip_of(photos, tmp_path / "photos.zip")
-    members = listings._Zip(path, ["slope0/00.png"])
+    members = archives._Zip(path, ["slope0/00.png"])
     members(0)
     parents = members.local.file
     members(0)
     assert members.local.file is parents
-    monkeypatch.setattr(listings.os, "getpid", lambda: -1)
+    monkeypatch.setattr(archives.os, "getpid", lambda: -1)
     members(0)
     assert members.local.file is not parents
 

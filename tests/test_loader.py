@@ -1,7 +1,9 @@
 """The loader: batches, workers, missing files, and views of the user's own."""
 
+import errno
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from PIL import Image
 import protonce
 from conftest import image_views, picture
 from protonce.data import loader as loader_module
-from protonce.data import pictures
+from protonce.data import pictures, scratch
 from protonce.data.loader import Loader
 from protonce.data.sources import open_source
 from protonce.errors import UserError
@@ -88,6 +90,42 @@ def test_small_images_of_all_shapes_are_cropped_in_their_own_shape(tmp_path):
     (samples,) = loader.plain(2)
     centre = views.plain(samples)[:, :, 2:8, 2:8]
     assert centre.min() > 0.97
+
+
+def test_no_space_for_decoded_images(photos, monkeypatch):
+    """A sparse file would end the process by SIGBUS as soon as the disk is full."""
+    source, reserved = open_source(photos), []
+
+    def full(file, start, size):
+        reserved.append((start, size))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    words = r"cannot keep the decoded images in .* \(0.1 MB needed\): no space left; set TMPDIR to a folder on a larger"
+    with pytest.raises(UserError, match=words):
+        Loader(source, image_views())
+    assert reserved == [(0, 48 * 3 * 20 * 20)]
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: full(0, 0, 0))  # no folder is writable
+    with pytest.raises(UserError, match="no space left"):
+        Loader(source, image_views())
+
+
+def test_space_for_decoded_images_is_allocated(photos, monkeypatch):
+    """Whether the system can reserve it or zeros have to be written."""
+    source = open_source(photos)
+
+    def unsupported(*_):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    for reserve in (os.posix_fallocate, unsupported):
+        monkeypatch.setattr(os, "posix_fallocate", reserve)
+        with scratch.create("test", 3_000_000) as file:
+            found = os.fstat(file.fileno())
+            assert found.st_size == 3_000_000
+            assert found.st_blocks * 512 >= 3_000_000
+            assert file.tell() == 0
+        square = Loader(source, image_views()).square
+        assert np.array_equal(square.pixels[7], source.load(7).transpose(2, 0, 1))
 
 
 def test_batches_visit_each_image_of_the_order_once(photos):

@@ -1,6 +1,7 @@
 """The manifest of a run folder: what is read is what was written, whenever a process was killed."""
 
 import contextlib
+import hashlib
 import json
 import shutil
 import threading
@@ -66,8 +67,9 @@ def test_killed_before_the_file_is_replaced_its_last_content_is_read(folder, mon
         save(path, data)
 
     monkeypatch.setattr(manifest, "write_whole", killed)
-    with pytest.raises(KeyboardInterrupt):
-        manifest.write(folder, "file", b"third")
+    for data in (b"third", b"fourth"):  # more than once
+        with pytest.raises(KeyboardInterrupt):
+            manifest.write(folder, "file", data)
     monkeypatch.undo()
     if written:
         assert manifest.read(folder, "file") == written[-1]
@@ -91,6 +93,32 @@ def test_killed_while_a_line_is_appended_the_lines_before_are_read(folder, monke
     (folder / "metrics.jsonl").write_bytes(b"One\ntwo\n")
     with pytest.raises(UserError, match="content has changed"):
         manifest.append(folder, "metrics.jsonl", "three\n")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("act", [manifest.read, manifest.check])
+def test_a_reader_beside_a_writer_finds_no_damage(folder, monkeypatch, act, moment):
+    """It may see the manifest of one moment and the file of another."""
+    opened, written = manifest._open, []
+
+    def write_twice():
+        while len(written) < 2:
+            written.append(len(written))
+            manifest.write(folder, "file", f"later {len(written)}")
+
+    @contextlib.contextmanager
+    def open_beside_a_writer(run, name):
+        if moment == "before":
+            write_twice()
+        with opened(run, name) as file:
+            yield file
+        write_twice()
+
+    manifest.write(folder, "file", "first")
+    monkeypatch.setattr(manifest, "_open", open_beside_a_writer)
+    expected = b"first" if moment == "after" else b"later 2"
+    assert act(folder, "file") in (expected, hashlib.sha256(expected).hexdigest())
+    assert len(written) == 2
 
 
 def test_two_writers_do_not_forget_each_others_files(folder):

@@ -1,8 +1,10 @@
 """Data sets of torchvision by their names."""
 
 import functools
+import inspect
 import pickle
 import shutil
+import socket
 import struct
 from pathlib import Path
 
@@ -69,12 +71,36 @@ def test_a_torchvision_data_set_skips_broken_files(photos, tmp_path):
         ("STL10@sideways:ROOT", "STL10 cannot be opened"),
         ("FashionMNIST@tset:ROOT", "FashionMNIST has no split 'tset'; available splits: train, test"),
         ("ImageFolder@test:ROOT", "ImageFolder has no splits; remove @test"),
+        ("FakeData:ROOT", "torchvision's FakeData has no images in a folder"),
+        ("FakeData@train:100", "torchvision's FakeData has no images in a folder"),
         ("CocoDetection:ROOT", "CocoDetection cannot be opened in .*: .*annFile"),
     ],
 )
 def test_missing_torchvision_data_sets(fashion, spec, words):
     with pytest.raises(UserError, match=words):
         open_source(spec.replace("ROOT", str(fashion)))
+
+
+KINDS = [
+    name
+    for name, kind in vars(torchvision.datasets).items()
+    if inspect.isclass(kind) and issubclass(kind, torchvision.datasets.VisionDataset)
+]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_torchvision_data_set_is_downloaded(tmp_path, monkeypatch, name):
+    """Each ends in one sentence, without a connection."""
+
+    def connect(*_):
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    for spec in (f"{name}:{tmp_path}", f"{name}@test:{tmp_path}"):
+        with pytest.raises(UserError) as error:
+            open_source(spec)
+        assert "\n" not in str(error.value)
+        assert "a connection" not in str(error.value)
 
 
 def test_a_torchvision_data_set_does_not_depend_on_its_root(fashion):
@@ -134,6 +160,14 @@ def test_unusual_torchvision_data_sets(tmp_path, monkeypatch):
     assert np.array_equal(source.load(3), np.asarray(picture(seed=3)))
     boxes = functools.partial(_Pets, target=lambda i: {"box": i})
     assert named.dataset_labels(boxes(tmp_path)) is None
+
+    class Vectors(_Pets):
+        def __getitem__(self, i):
+            return torch.zeros(3), 0
+
+    monkeypatch.setattr(torchvision.datasets, "Vectors", Vectors, raising=False)
+    with pytest.raises(UserError, match="torchvision's Vectors is not a data set of single images"):
+        open_source(f"Vectors:{tmp_path}")
 
     class Missing(_Pets):
         def __init__(self, root, split="train"):

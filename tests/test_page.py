@@ -44,7 +44,7 @@ def test_the_page_summarises_the_run(page):
         assert said in page.text
     assert "0.625" in page.text
     assert "0.250 ± 0.050" in page.text
-    assert "PCL 0.545" in page.text  # the paper's
+    assert "PCLResNet-50, 200 epochs0.545" in page.text  # the paper's, in a table of its own
     assert "<b>there</b>" in page.text  # as text
     assert '["<i>this</i>"]' in page.text
     assert "protonce train" in page.text

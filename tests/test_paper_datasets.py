@@ -115,3 +115,14 @@ def test_places_and_imagenet_in_their_published_layouts(trained, photos, tmp_pat
     result = evaluate(trained, "linear", train=f"Places205:{tmp_path / 'places'}", quiet=True, epochs=1)
     assert result["settings"]["views"] == "augmented"
     assert result["settings"]["cells"] == 2
+
+
+def test_lists_that_are_not_text_are_refused(voc):
+    root = voc / "VOCdevkit" / "VOC2007"
+    key = (root / "ImageSets" / "Main" / "test.txt").read_text().split()[0]
+    (root / "Annotations" / f"{key}.xml").write_bytes(b"<?xml version='1.0' encoding='nonsense'?><annotation/>")
+    with pytest.raises(UserError, match=r"cannot read the annotation .*xml: .*nonsense"):
+        open_source(f"VOC2007@test:{voc}")
+    (root / "ImageSets" / "Main" / "test.txt").write_bytes(b"\xff\xfe\x81")
+    with pytest.raises(UserError, match=r"VOC2007@test:.* cannot be read: .*decode"):
+        open_source(f"VOC2007@test:{voc}")

@@ -1,10 +1,19 @@
-"""Pictures of every mode become RGB, upright, and of a size that fits."""
+"""Pictures of every mode become RGB, upright, and of a size that fits; `probe` and `decode` agree on damaged ones."""
+
+import io
+import struct
+import threading
+import time
+import tracemalloc
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from conftest import picture
+from mutants import mutate
 from protonce.data import pictures
 from protonce.data.sources import open_source
 from protonce.errors import UserError
@@ -88,3 +97,173 @@ def test_an_intact_image_with_damaged_exif_is_decoded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pictures.ImageOps, "exif_transpose", broken)
     assert open_source(tmp_path).load(0).shape == (20, 20, 3)
+
+
+def encoded(image, kind, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def samples():
+    """Small pictures in every format and mode that matters to decoding."""
+    image = picture(6).resize((61, 43))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    jpegs = ({}, {"progressive": True}, {"subsampling": 0}, {"exif": turned}, {"restart_marker_blocks": 2})
+    found = [encoded(image, "jpeg", **options) for options in jpegs]
+    found += [encoded(image.convert(mode), "jpeg") for mode in ("L", "CMYK")]
+    found += [encoded(image.convert(mode), "png") for mode in ("RGB", "L", "P", "1", "RGBA", "LA", "I;16")]
+    found += [encoded(image, "png", exif=turned), encoded(image, "gif"), encoded(image, "bmp"), encoded(image, "ppm")]
+    found += [encoded(image, "webp"), encoded(image.convert("RGBA"), "webp", lossless=True)]
+    tiffs = [image, image.convert("CMYK"), image.convert("F"), image.convert("LAB")]
+    return found + [encoded(tiff, "tiff") for tiff in tiffs] + [encoded(image, "tiff", compression="tiff_lzw")]
+
+
+def outcome(data, factor):
+    try:
+        return pictures.decode(io.BytesIO(data), lambda *_: factor)
+    except Exception:
+        return None
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::UserWarning")
+def test_probe_accepts_what_decode_accepts(capfd):
+    """Of damaged files, too, whatever the size at which a JPEG is decoded; and the pixels have the stated shape."""
+    rng = np.random.default_rng(0)
+    originals = samples()
+    accepted, cases = 0, 25
+    for original in originals:
+        for data in [original, *(mutate(rng, original)[0] for _ in range(cases))]:
+            probed, found = pictures.probe(io.BytesIO(data)), outcome(data, 1)
+            if isinstance(probed, str):
+                assert probed
+                assert found is None, probed
+                continue
+            accepted += 1
+            assert found.pixels.shape == (*probed, 3)
+            assert found.shape == probed
+            for factor in (2, 4, 8):
+                assert outcome(data, factor).shape == probed
+    assert accepted > 0.2 * cases * len(originals)
+    capfd.readouterr()  # libtiff writes to stderr about damaged files
+
+
+def test_the_second_attempt_to_load_a_damaged_image_does_not_count():
+    """Pillow's `load` fails once and then succeeds; EXIF must not be the reason for another attempt."""
+    data = bytearray(encoded(picture(60), "png"))
+    data[len(data) // 2] ^= 1
+    with Image.open(io.BytesIO(data)) as image:
+        with pytest.raises(OSError, match=r"broken|unrecognized"):
+            image.load()
+        image.load()
+    assert isinstance(pictures.probe(io.BytesIO(data)), str)
+    with pytest.raises(OSError, match=r"broken|unrecognized"):
+        pictures.decode(io.BytesIO(data))
+
+
+def blank_png(width, height, depth, colours):
+    """An image of zeros: bits per value, and PNG's type of colours."""
+    line = 1 + width * {0: 1, 2: 3, 6: 4}[colours] * depth // 8
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, depth, colours, 0, 0, 0),
+        b"IDAT": zlib.compress(bytes(line * height)),
+        b"IEND": b"",
+    }
+    parts = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks.items())
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_large_images_are_decoded_one_at_a_time(monkeypatch):
+    """Or as many threads as there are cores would need 1.4 GB each."""
+    monkeypatch.setattr(pictures, "LARGE", 50 * 50)
+    decoding, most, convert = set(), [], pictures.to_rgb
+
+    def watched(image):
+        decoding.add(threading.get_ident())
+        time.sleep(0.01)
+        most.append(len(decoding))
+        decoding.remove(threading.get_ident())
+        return convert(image)
+
+    monkeypatch.setattr(pictures, "to_rgb", watched)
+    data = encoded(picture(60), "png")
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(pictures.probe, [io.BytesIO(data) for _ in range(12)])) == {(60, 60)}
+    assert most == [1] * 12
+
+
+def test_the_limit_on_memory_depends_on_the_format(monkeypatch):
+    monkeypatch.setattr(pictures, "MAX_BYTES", 14 * 50 * 50)
+    for kind, accepted in (("png", True), ("jpeg", True), ("webp", False)):
+        probed = pictures.probe(io.BytesIO(encoded(picture(50), kind)))
+        assert probed == (50, 50) if accepted else probed.endswith("GB needed to decode 50 x 50 pixels")
+
+
+def test_an_image_with_a_very_long_side_is_skipped():
+    wide = blank_png(70_000, 1, 8, 0)
+    assert pictures.probe(io.BytesIO(wide)) == "more than 65,535 pixels in a row or column: 70000 x 1"
+    assert pictures.probe(io.BytesIO(blank_png(1, 70_000, 8, 0))).endswith("1 x 70000")
+    assert pictures.probe(io.BytesIO(blank_png(65_535, 1, 8, 0))) == (1, 65_535)
+
+
+@pytest.mark.parametrize(("depth", "colours"), [(8, 0), (16, 0), (8, 2), (8, 6)])
+def test_conversions_need_little_memory(monkeypatch, depth, colours):
+    """Besides Pillow's own image: three bytes per pixel of the result, and a band."""
+    monkeypatch.setattr(pictures, "BAND", 1 << 14)
+    data, pixels = io.BytesIO(blank_png(1500, 1000, depth, colours)), 1_500_000
+    pictures.decode(io.BytesIO(blank_png(9, 9, depth, colours)))  # plug-ins are imported
+    tracemalloc.start()
+    decoded = pictures.decode(data).pixels
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert decoded.shape == (1000, 1500, 3)
+    assert peak < 3 * pixels + 1_000_000
+
+
+@pytest.mark.parametrize("band", [1, 300])
+def test_bands_change_nothing(monkeypatch, band):
+    for data in samples():
+        expected = outcome(data, 1)
+        monkeypatch.setattr(pictures, "BAND", band)
+        found = outcome(data, 1)
+        monkeypatch.undo()
+        assert (found is None) == (expected is None)  # Pillow cannot convert LAB to RGB
+        assert found is None or np.array_equal(found.pixels, expected.pixels)
+
+
+EMPTY = b"\0\0\0\0prOt" + struct.pack(">I", zlib.crc32(b"prOt"))  # a chunk of a PNG
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"P6" + b" " * 200_000 + b"8 8 255\n" + bytes(192),
+        b"P6\n#" + b"c" * 200_000 + b"\n8 8 255\n" + bytes(192),
+        b"\xff\xd8" + b"\xff" * 200_000 + encoded(picture(8), "jpeg")[2:],
+        b"\xff\xd8" + b"\xff\xe5\0\2" * 50_000 + encoded(picture(8), "jpeg")[2:],
+        encoded(picture(8), "png")[:33] + EMPTY * 50_000 + encoded(picture(8), "png")[33:],
+        encoded(picture(8), "png")[:-12] + EMPTY * 50_000 + encoded(picture(8), "png")[-12:],
+        b"GIF89a\x08\0\x08\0\0\0\0!\xfe" + (b"\xff" + b"c" * 255) * 50_000 + b"\0" + encoded(picture(8), "gif")[13:],
+    ],
+    ids=["spaces", "comment", "fill", "segments", "chunks", "last chunks", "blocks"],
+)
+def test_headers_have_a_limit(data):
+    """Pillow reads them in Python, byte by byte or part by part."""
+
+    class Counted(io.BytesIO):
+        reads = 0
+
+        def read(self, *size):
+            self.reads += 1
+            return super().read(*size)
+
+    file = Counted(data)
+    pictures.probe(file)
+    assert 9_000 < file.reads < 25_000
+
+
+def test_formats_that_start_other_programs_are_not_opened(tmp_path):
+    picture(8).save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    assert pictures.probe((tmp_path / "a.png").open("rb")) == "not a supported image format"

@@ -10,7 +10,8 @@ from sklearn.metrics import mutual_info_score
 from conftest import SMALL, stripes
 from protonce.api import train
 from protonce.cli import main
-from protonce.data.sources import match_folder_labels, open_source
+from protonce.data.folder_labels import match_folder_labels
+from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.evaluate import protocols
 from protonce.evaluate.options import PROTOCOLS

@@ -5,10 +5,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from conftest import _write, picture
+from conftest import _write, image_views, picture
 from protonce.data import sources
-from protonce.data.sources import folder_labels, open_source, split
+from protonce.data.folder_labels import folder_labels, split_folders
+from protonce.data.loader import Loader
+from protonce.data.sources import open_source
+from protonce.data.splitting import split
 from protonce.errors import UserError
 
 
@@ -27,8 +31,9 @@ def test_links_to_folders_are_followed_except_in_cycles(photos, tmp_path):
 
 def test_a_file_listed_twice_through_links_is_on_one_side(photos, tmp_path):
     for name in ("a", "b"):
-        (tmp_path / "linked" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "linked" / name).symlink_to(photos / "slope0")
+        (tmp_path / "linked" / name).mkdir(parents=True)
+        for file in (photos / "slope0").iterdir():
+            (tmp_path / "linked" / name / file.name).symlink_to(file)
     (tmp_path / "linked" / "loop.png").symlink_to(tmp_path / "linked" / "loop.png")
     source = open_source(tmp_path / "linked")
     assert (len(source), [s.name for s in source.skipped]) == (32, ["loop.png"])
@@ -44,6 +49,41 @@ def test_labels_are_the_folders_below_the_common_one():
     assert folder_labels(["1.png", "2.png"]) is None
     assert folder_labels(["photos/1.png", "photos/2.png"]) is None
     assert folder_labels(["a/1.png", "2.png"]) is None, "an image beside the folders has no class"
+
+
+def test_splits_are_not_classes():
+    """Classes are the folders inside them; images directly in a split have none."""
+    names = [
+        f"set/{part}/{c}/{i}.png" for part in ("Train", "val", "test") for c in ("cat", "dog/small") for i in (0, 1)
+    ]
+    assert split_folders(names) == ["Train", "test", "val"]
+    assert folder_labels(names) == ["cat", "cat", "dog/small", "dog/small"] * 3
+    assert folder_labels([*names, "set/test/9.png"]) is None
+    assert folder_labels(["train/1.png", "test/2.png"]) is None
+    for other in (
+        ["train/cat/1.png", "bus/red/2.png"],
+        ["train/cat/1.png", "train/dog/2.png"],
+        ["train/1.png", "2.png"],
+    ):
+        assert split_folders(other) == []
+    assert folder_labels(["train/cat/1.png", "bus/red/2.png"]) == ["train/cat", "bus/red"]
+
+
+def test_splits_in_one_folder_are_said(photos, tmp_path):
+    assert open_source(photos).notes == []
+    for part in ("train", "valid", "test"):
+        shutil.copytree(photos, tmp_path / "flowers" / part)
+    source = open_source(tmp_path / "flowers")
+    assert sorted(set(source.labels)) == ["slope0", "slope1", "slope2"]
+    assert source.notes == [
+        "all images of the splits test, train, valid are used, and the folders inside them are the classes; "
+        "give one of them to use it alone"
+    ]
+    assert source.subset(np.arange(3)).notes == source.notes
+    picture().save(tmp_path / "flowers" / "test" / "beside.png")
+    source = open_source(tmp_path / "flowers")
+    assert source.labels is None
+    assert "they are not classes, so there are no labels" in source.notes[0]
 
 
 def test_unreadable_files_are_skipped_counted_and_named(tmp_path):
@@ -106,6 +146,89 @@ def test_a_user_defined_data_set():
     assert source.side == 0
     assert open_source(Rows(), limit=2).names[0] in ("7", "8")
     assert source.load(2).tolist() == [2.0] * 4
+
+
+class Own:
+    """A user's own data set."""
+
+    def __init__(self, items, **lists):
+        self.items = items
+        self.__dict__ |= lists
+
+    def __len__(self):
+        return len(self.items)
+
+    def load(self, i):
+        return self.items[i]
+
+
+def test_a_user_defined_data_set_of_pillow_images(tmp_path):
+    """They are converted as files are: RGB, on white, upright."""
+    clear = Image.fromarray(np.full((5, 6, 4), 80, dtype=np.uint8) * np.array([1, 1, 1, 0], dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture(7).crop((0, 0, 7, 4)).save(tmp_path / "turned.png", exif=exif)
+    items = [picture(6), picture(5).convert("L"), clear, Image.open(tmp_path / "turned.png")]
+    source = open_source(Own(items))
+    assert source.sizes.tolist() == [[6, 6], [5, 5], [5, 6], [7, 4]]
+    assert np.array_equal(source.load(0), np.asarray(picture(6)))
+    assert np.array_equal(source.load(1)[..., 2], np.asarray(items[1]))
+    assert (source.load(2) == 255).all()
+    assert np.array_equal(source.load(3), open_source(tmp_path).load(0))
+    assert items[1].mode == "L"
+    assert open_source(items[:1] * 3).load(2).shape == (6, 6, 3)  # a list of images of one shape is an array
+
+
+@pytest.mark.filterwarnings("error")
+def test_read_only_and_reversed_arrays_become_tensors():
+    image = np.asarray(picture(140))
+    assert not image.flags.writeable
+    sources = [
+        Own([image, image[:, ::-1]]),
+        np.broadcast_to(image, (2, *image.shape)),
+        image[None, ..., 0].repeat(2, 0),
+    ]
+    for data in sources:
+        source = open_source(data)
+        (samples,) = Loader(source, image_views(24)).plain(2)
+        assert samples.data[0].shape == (2, 3, 24, 24)
+    flipped = open_source(sources[0]).load(1)
+    assert np.array_equal(flipped, image[:, ::-1])
+    rows = Own([{"x": np.broadcast_to(np.float32(i), 4)} for i in range(3)])
+    (samples,) = Loader(open_source(rows), object()).plain(3)
+    assert samples.data["x"].tolist() == [[i] * 4 for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            torch.utils.data.TensorDataset(torch.zeros(3, 4)),
+            "data of type TensorDataset cannot be opened; pass a folder",
+        ),
+        ([picture(4), picture(5)], "data of type list cannot be opened"),
+        (["a.png", "b.png"], "data of type list cannot be opened"),
+        ({"images": 3}, "data of type dict cannot be opened"),
+        (None, "data of type NoneType cannot be opened"),
+        (7, "data of type int cannot be opened"),
+        (picture(4), "data of type Image cannot be opened"),
+        (torch.zeros(2, 4, 4, 3), "must be a uint8 array"),
+        (Own([picture(4), np.zeros((4, 4, 3))]), r"item 1 of .* is an array of shape \(4, 4, 3\) and dtype float64"),
+        (Own([picture(4), None]), "item 1 of .* is of type NoneType, but the first item is an image"),
+        (Own([]), "the data set is empty"),
+        (Own([picture(4)], labels=["x" * 1001]), "a label of .* has 1,001 characters, but at most 1,000 are allowed"),
+        (Own([picture(4)], names=["a\0b"]), "contains characters that are not text"),
+        (Own([picture(4)], labels=["\ud800"]), "contains characters that are not text"),
+        ("x" * 5000, "does not exist; give a folder"),
+        ("a\0b", "does not exist; give a folder"),
+        ("CIFAR10:" + "x" * 5000, "cannot be opened"),
+    ],
+    ids=range(17),
+)
+def test_what_cannot_be_opened_is_said(data, words):
+    with pytest.raises(UserError, match=words) as error:
+        open_source(data)
+    assert "\n" not in str(error.value)
 
 
 def test_labels_do_not_depend_on_the_limit(tmp_path):

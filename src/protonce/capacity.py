@@ -4,11 +4,8 @@ The estimate is a lower bound: it counts what certainly exists at the same time,
 refuses only what cannot work.
 """
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,13 +14,12 @@ from torch import Tensor, nn
 from protonce.config import Resolved
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
+from protonce.free_memory import host_memory
 
 FLOAT = 4  # bytes
 INDEX = 8
 LOGIT = 3 * FLOAT + 1  # of a query and a key, in `losses.instance_logits`: masked, joined and divided by tau; the mask
 STATES = {"sgd": 1, "lars": 1, "adamw": 2}  # tensors that an optimizer keeps for each parameter
-MEMINFO = Path("/proc/meminfo")
-CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ def check_training(settings: Resolved, trained: Trained) -> None:
             Need("the gradient", size.parameters * FLOAT, "choose a smaller backbone, width or dim"),
         ]
     if s.device == "cuda":
-        _refuse(kept, passing, torch.cuda.get_device_properties(0).total_memory, "the GPU's memory")
+        _refuse(kept, passing, gpu_memory(), "the GPU's memory")
         kept, passing = [], [features]  # which are gathered on the host
     available = host_memory()
     if available is not None:
@@ -139,36 +135,6 @@ def _activations(encoder: Encoder, side: int) -> int:
     return sum(x.numel() for x in seen.values()) // 2
 
 
-def host_memory() -> int | None:
-    """Bytes of memory that this process can still get; None: not known."""
-    found = [*_system_memory(), *_container_limit(), *_address_space()]
-    return min(found, default=None)
-
-
-def _system_memory() -> list[int]:
-    with suppress(OSError, ValueError, KeyError, IndexError):
-        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-        return [1024 * (int(lines["MemAvailable"].split()[0]) + int(lines["SwapFree"].split()[0]))]
-    with suppress(AttributeError, OSError, ValueError):  # macOS
-        return [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    return []
-
-
-def _container_limit() -> list[int]:
-    found = []
-    for file in CGROUPS:
-        with suppress(OSError, ValueError):  # "max"
-            found.append(int(file.read_text()))
-    return found
-
-
-def _address_space() -> list[int]:
-    """What `ulimit -v` leaves."""
-    with suppress(ImportError, OSError, ValueError, IndexError):
-        import resource
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            return [max(limit - pages * resource.getpagesize(), 0)]
-    return []
+def gpu_memory() -> int:
+    """Bytes of memory that the GPU has."""
+    return int(torch.cuda.get_device_properties(0).total_memory)

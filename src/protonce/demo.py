@@ -1,4 +1,4 @@
-"""`protonce demo`: train MoCo and PCL on the built-in images, and compare what they learnt."""
+"""`protonce demo`: train in-batch MoCo and PCL on the built-in images, and compare what they learnt."""
 
 import dataclasses
 import json
@@ -38,7 +38,9 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     """
     console = Console(highlight=False, markup=False)
     _check_folder(out, seed)
-    console.print("Training MoCo and PCL on 3,000 small drawings without labels.")
+    console.print(
+        "Training MoCo and PCL on 3,000 small drawings without labels, with negatives from the batch (in-batch MoCo)."
+    )
     _train_both(out, seed, console)
     runs = {name: load(out / name) for name in SYSTEMS}
     rows = _rows(runs)
@@ -53,8 +55,8 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     cells = [(row.name, percent(row.knn), f"{row.ami:.3f}") for row in rows]
     print_table(console, "lrr", ("features", "kNN %", "AMI"), cells)
     console.print(
-        f"This is one seed. Of {STUDY['seeds']} other seeds, PCL was ahead of MoCo for {STUDY['knn']} on kNN and for "
-        f"{STUDY['ami']} on AMI (docs/claim.md).",
+        f"This is one seed. Of {STUDY['seeds']} other seeds, PCL was ahead of in-batch MoCo for {STUDY['knn']} on kNN "
+        f"and for {STUDY['ami']} on AMI (docs/claim.md).",
         soft_wrap=True,
     )
     console.print(

@@ -175,8 +175,13 @@ def _recognise(file: str, state: Mapping[str, Tensor], given: Mapping[str, objec
 def _tensors(backbone: str, given: Mapping[str, object]) -> dict[str, Tensor]:
     """Tensors of a backbone, without counters of batches."""
     chosen = {name: given[name] for name in ("width", "stem", "image_size") if name in given}
-    with torch.device("meta"):
-        module = timm_backbone(Resolved(**{**chosen, "backbone": backbone}))  # type: ignore[arg-type]
+    settings = Resolved(**{**chosen, "backbone": backbone})  # type: ignore[arg-type]
+    try:
+        with torch.device("meta"):
+            module = timm_backbone(settings)
+    except RuntimeError:  # older versions of timm need numbers to build some architectures
+        with torch.random.fork_rng(devices=[]):
+            module = timm_backbone(settings)
     return {name: value for name, value in module.state_dict().items() if not name.endswith("num_batches_tracked")}
 
 

@@ -1,8 +1,8 @@
 """manifest.json: size and SHA-256 of every file of a run folder, so that what is read is what was written.
 
-A file is recorded before it is written, and its last content stays recorded until the next write. So whenever a process
-is killed, every file has a recorded content, or is missing. Files in `features/` and `tensorboard/` are not recorded:
-the former carry their own checksum, the latter are only read by TensorBoard.
+A file is recorded before it is written, together with the content that it has until then. So whenever a process is
+killed, every file has a recorded content, or is missing. Files in `features/` and `tensorboard/` are not recorded: the
+former carry their own checksum, the latter are only read by TensorBoard.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Content:
     sha256: str
 
 
-Files = dict[str, list[Content]]  # by name: the content that was written last, and the one before
+Files = dict[str, list[Content]]  # by name: the content that was written last, and the one that it replaced
 
 
 def create(run: Path) -> None:
@@ -58,7 +58,7 @@ def write(run: Path, name: str, data: bytes | str) -> None:
     """
     content = as_bytes(data)
     with _changing(run) as (version, files):
-        files[name] = [_content(content), *files.get(name, [])[:1]]
+        files[name] = [_content(content), *_on_disk(run, name, files.get(name, []))]
         _save(run, version, files)
         write_whole(run / name, content)
 
@@ -86,8 +86,9 @@ def remove(run: Path, *names: str) -> None:
     with _changing(run) as (version, files):
         for name in names:
             (run / name).unlink(missing_ok=True)
-            files.pop(name, None)
-        _save(run, version, files)
+        kept = {name: contents for name, contents in files.items() if name not in names}
+        if len(kept) < len(files):
+            _save(run, version, kept)
 
 
 def read(run: Path, name: str) -> bytes:
@@ -100,16 +101,17 @@ def read(run: Path, name: str) -> bytes:
     Raises:
         UserError: the file is missing, or is not what was written.
     """
-    with _open(run, name) as file:
-        data = file.read()
-    files = load(run).files
-    if files is None:
-        return data
-    for content in files.get(name, []):
-        part = data[: content.size] if name in GROWING else data
-        if _content(part) == content:
-            return part
-    raise _damaged(run, name, len(data), files)
+    while True:
+        files = load(run).files
+        with _open(run, name) as file:
+            data = file.read()
+        if files is None:
+            return data
+        found = _recorded(name, data, files.get(name, []))
+        if found is not None:
+            return data[: found.size]
+        if load(run).files == files:  # else another process has written in between
+            raise _damaged(run, name, len(data), files)
 
 
 def check(run: Path, name: str) -> str:
@@ -118,13 +120,14 @@ def check(run: Path, name: str) -> str:
     Raises:
         UserError: as for `read`.
     """
-    with _open(run, name) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        size = file.tell()
-    files = load(run).files
-    if files is not None and Content(size, digest) not in files.get(name, []):
-        raise _damaged(run, name, size, files)
-    return digest
+    while True:
+        files = load(run).files
+        with _open(run, name) as file:
+            found = Content(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        if files is None or found in files.get(name, []):
+            return found.sha256
+        if load(run).files == files:  # else another process has written in between
+            raise _damaged(run, name, found.size, files)
 
 
 @contextlib.contextmanager
@@ -244,6 +247,20 @@ def _save(run: Path, version: int, files: Files) -> None:
 
 def _own_digest(version: int, listed: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps([version, listed], sort_keys=True).encode()).hexdigest()
+
+
+def _on_disk(run: Path, name: str, recorded: list[Content]) -> list[Content]:
+    """The recorded content that the file has; none if it has another, or is missing."""
+    if not recorded or not (run / name).is_file():
+        return []
+    found = _recorded(name, (run / name).read_bytes(), recorded)
+    return [] if found is None else [found]
+
+
+def _recorded(name: str, data: bytes, recorded: list[Content]) -> Content | None:
+    """The recorded content that the data has; lines may have been appended to a growing file since."""
+    parts = ((content, data[: content.size] if name in GROWING else data) for content in recorded)
+    return next((content for content, part in parts if _content(part) == content), None)
 
 
 def _content(data: bytes) -> Content:

@@ -289,7 +289,7 @@ def _introduce(reporter: Reporter, plan: Plan, why: str) -> None:
     autos = [f"{name} {chosen[name]}" for name, value in plan.asked.items() if value == "auto"]
     if autos:
         reporter.say(f"auto chose {', '.join(autos)}")
-    for note in [*plan.options.notes(plan.settings), *_changed_threads(plan)]:
+    for note in [*source.notes, *plan.options.notes(plan.settings), *_changed_threads(plan)]:
         reporter.say(f"note: {note}")
 
 

@@ -1,12 +1,12 @@
-"""Read metrics from a run's evaluations/*.json."""
+"""Read metrics from a run's evaluations/*.json, and what the paper reports for them."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protonce.paper import reported_scores
+from protonce.reported import Excerpt, Reference, describe, excerpts, find, is_same
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Score:
     std: float | None
     draws: list[float]
     text: str
-    paper: str  # scores reported in the paper
+    paper: str  # the paper's scores with the same data, k and protocol
+    apart: Reference | None = None  # the paper's scores if one of these differs
     remark: str = ""  # what the name of the metric does not say
 
 
@@ -33,8 +34,8 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
         text = json.dumps(value, ensure_ascii=False) if mean is None else f"{mean:.3f}"
         if mean is not None and std is not None:
             text += f" ± {std:.3f}"
-        reported = reported_scores(str(result.get("protocol")), metric, places="Places205" in images_tested(result))
-        theirs = ", ".join(f"{system} {score:.3f}" for system, score in reported.scores.items()) if reported else ""
+        reference = find(result, metric)
+        same = reference is not None and is_same(result, metric)
         found.append(
             Score(
                 metric=metric,
@@ -42,11 +43,19 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
                 std=std,
                 draws=[d for d in map(_number, draws) if d is not None] if isinstance(draws, list) else [],
                 text=text,
-                paper=f"{reported.what}: {theirs}" if reported else "",
+                paper=describe(reference) if reference and same else "",
+                apart=None if same else reference,
                 remark=str(remarks.get(metric, "")) if isinstance(remarks, Mapping) else "",
             )
         )
     return found
+
+
+def from_paper(found: Iterable[Score]) -> list[Excerpt]:
+    """The paper's scores for what was measured otherwise, unless they stand beside another; to show under HEADING."""
+    known = list(found)
+    beside = {score.paper for score in known}
+    return excerpts(score.apart for score in known if score.apart and describe(score.apart) not in beside)
 
 
 def images_tested(result: Mapping[str, Any]) -> str:

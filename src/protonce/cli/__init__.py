@@ -12,6 +12,7 @@ from protonce.cli.failures import explain
 from protonce.cli.options import scan_method
 from protonce.cli.parser import Parser
 from protonce.errors import UserError
+from protonce.free_memory import check_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = build_parser(scan_method(arguments)).parse_args(arguments)
         run: Callable[[argparse.Namespace], None] = options.command
+        check_memory()
         run(options)
     except UserError as error:
         print(f"protonce: {error}", file=sys.stderr)

@@ -18,7 +18,9 @@ def add(commands: Commands) -> None:
         "--out", type=Path, required=True, metavar="DIR", help="folder for the five runs and ablation.json"
     )
     parser.add_argument("--test", metavar="DATA", help=TEST)
-    parser.add_argument("--recipe", metavar="NAME", help=f"named settings: {', '.join(recipes())}")
+    parser.add_argument(
+        "--recipe", metavar="NAME", help=f"named settings: {', '.join(recipes())}; from a million images on pcl-v1"
+    )
     parser.add_argument(
         "--draws", type=int, default=5, help="number of random label subsets to fine-tune on (%(default)s)"
     )

@@ -49,7 +49,7 @@ class Colours:
     factors: Tensor  # (B, 4)
     grey: NDArray[np.bool_]  # (B,)
     blurred: NDArray[np.bool_]  # (B,)
-    sigma: Tensor  # (B,)
+    sigma: NDArray[np.float32]  # (B,)
     solarised: NDArray[np.bool_]  # (B,)
 
     @classmethod
@@ -77,7 +77,7 @@ class Colours:
             factors=torch.from_numpy(low + jitter[:, 2:] * (high - low)).float().to(device),
             grey=grey[:, 0] < settings.grey_p,
             blurred=blur[:, 0] < settings.blur_p,
-            sigma=torch.from_numpy(least + blur[:, 1] * (most - least)).float().to(device),
+            sigma=(least + blur[:, 1] * (most - least)).astype(np.float32),
             solarised=solarise[:, 0] < settings.solarise_p,
         )
 
@@ -113,7 +113,7 @@ class Colours:
 
         pixels, out, factors = images.numpy(), views.numpy(), self.factors.numpy()
         shift, scale = np.array(mean, np.float32), (1 / np.array(std)).astype(np.float32)
-        sigma = np.where(self.blurred, self.sigma.numpy(), np.float32(0))
+        sigma = np.where(self.blurred, self.sigma, np.float32(0))
         used = np.isin(self.order, list(self.settings.used)) & self.jittered[:, None]  # (B, 4)
 
         def some(rows: NDArray[np.int64]) -> None:
@@ -209,13 +209,17 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     return turned
 
 
-def gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Blur each image with its own sigma (B,), in pixels; edges are replicated."""
+def gaussian_blur(images: Tensor, sigma: NDArray[np.float32] | Tensor) -> Tensor:
+    """Blur each image with its own sigma (B,), in pixels; edges are replicated.
+
+    Sigma is on the CPU, because the size of the filter depends on it: the host would have to wait for a GPU.
+    """
+    sigma = torch.as_tensor(sigma)
     reaches = (3 * sigma).ceil()  # beyond 3 sigma, weights change a pixel by less than half of 1/255
     reach = int(reaches.max())
-    offset = torch.arange(-reach, reach + 1, device=sigma.device)
+    offset = torch.arange(-reach, reach + 1)
     shares = torch.exp(-0.5 * (offset / sigma[:, None]) ** 2) * (offset.abs() <= reaches[:, None])
-    shares = shares / shares.sum(dim=1, keepdim=True)  # (B, 2 reach + 1)
+    shares = (shares / shares.sum(dim=1, keepdim=True)).to(images.device)  # (B, 2 reach + 1)
     first, *others = shares.T[:, :, None, None, None].unbind()  # (B, 1, 1, 1) each
     for dim, pad in ((3, (reach, reach, 0, 0)), (2, (0, 0, reach, reach))):
         padded, n = F.pad(images, pad, mode="replicate"), images.shape[dim]

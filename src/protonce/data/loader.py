@@ -3,11 +3,11 @@
 import ctypes
 import dataclasses
 import functools
+import math
 import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from protonce.data import scratch
 from protonce.data.crops import Squares
 from protonce.data.sources import Source
 from protonce.data.views import Item, Samples, Views
@@ -137,12 +138,8 @@ class SquareMap:
         self.shown = np.arange(len(source))  # index of the image at each position; another one if it was replaced
         self.failures: list[Failure] = []
         shape = (len(source), 3, self.side, self.side)
-        self.pixels: NDArray[np.uint8] = np.memmap(
-            tempfile.TemporaryFile(),  # noqa: SIM115 - it lives as long as the map
-            dtype=np.uint8,
-            mode="w+",
-            shape=shape,
-        )
+        file = scratch.create("keep the decoded images", size=math.prod(shape))
+        self.pixels: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r+", shape=shape)
 
         for i in range(len(source)):  # no threads: for small images they would wait for each other
             if source.encoded is None:
@@ -232,9 +229,21 @@ class _Prepared(Dataset[Any]):
     def _prepare(self, i: int) -> Any:
         prepare = getattr(self.views, "prepare", None)
         if prepare is None:
-            return self.source.load(i)
+            return _writable(self.source.load(i))
         encoded = None if self.source.encoded is None else functools.partial(self.source.encoded, i)
         return prepare(Item(i, self.seed, self.epoch, self.plain, functools.partial(self.source.load, i), encoded))
+
+
+def _writable(item: Any) -> Any:
+    """An item whose arrays can become tensors: torch warns of those that are read-only, and refuses reversed ones."""
+    if isinstance(item, np.ndarray):
+        return np.require(item, requirements=["C", "W"]) if item.dtype != object else item
+    if isinstance(item, dict):
+        return {name: _writable(value) for name, value in item.items()}
+    if isinstance(item, list | tuple):
+        values = [_writable(value) for value in item]
+        return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
+    return item
 
 
 def _to(data: Any, device: torch.device) -> Any:

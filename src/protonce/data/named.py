@@ -1,6 +1,7 @@
 """torchvision data sets by name: `NAME[@SPLIT]:ROOT`, such as `CIFAR10:~/data` or `STL10@unlabeled:~/data`."""
 
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from protonce.data.pictures import Pixels
 from protonce.errors import UserError
 
 PARTS = {"train": ("train", "trainval"), "test": ("test", "val", "valid")}  # names that torchvision uses
@@ -31,7 +31,7 @@ class Name:
 def parse(text: str) -> Name | None:
     """Parse `NAME[@SPLIT]:ROOT`; None if the text is a path or has another form."""
     found = re.fullmatch(r"([A-Za-z][A-Za-z0-9]+)(?:@([\w.-]+))?:(.+)", text)
-    if found is None or Path(text).exists():
+    if found is None or os.path.exists(text):  # noqa: PTH110 - accepts names that no file can have
         return None
     return Name(found[1], found[2] or "", Path(found[3]).expanduser())
 
@@ -46,9 +46,9 @@ class Images:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def load(self, i: int) -> Pixels:
-        """RGB pixels of an image; (h, w, 3)."""
-        return np.asarray(self.dataset[i][0].convert("RGB"))
+    def load(self, i: int) -> Any:
+        """An image, usually a Pillow image."""
+        return self.dataset[i][0]
 
 
 def open_named(which: Name, part: str) -> Any:
@@ -58,12 +58,15 @@ def open_named(which: Name, part: str) -> Any:
         UserError: torchvision has no such data set, it is not in ROOT, or it has no such split.
     """
     kind = _kind(which)
+    offline = {"download": False} if "download" in inspect.signature(kind).parameters else {}  # some default to True
     reasons = []
     for options in _options(which, _split_parameter(kind), part):
         try:
-            return kind(which.root, **options)
-        except (ValueError, RuntimeError, OSError, TypeError, ImportError) as error:
-            reasons.append(" ".join(str(error).split()))
+            dataset = kind(which.root, **options, **offline)
+            len(dataset)
+            return dataset
+        except Exception as error:  # damaged files raise many kinds of errors
+            reasons.append(" ".join(str(error).split()) or type(error).__name__)
     raise UserError(f"{which.name} cannot be opened in {which.root}: {reasons[0]} (protonce does not download data)")
 
 
@@ -82,6 +85,8 @@ def _kind(which: Name) -> Any:
     kind: Any = getattr(datasets, which.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, datasets.VisionDataset)):
         raise UserError(f"torchvision has no data set {which.name!r}; see torchvision.datasets for the available names")
+    if next(iter(inspect.signature(kind).parameters), "") != "root":
+        raise UserError(f"torchvision's {which.name} has no images in a folder; use `builtin` to try protonce")
     return kind
 
 

@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from protonce.data.listings import Listing, Marks, list_folder, list_paths
+from protonce.data.folders import list_folder, list_paths
+from protonce.data.listings import Listing, Marks
 from protonce.data.named import Name
 from protonce.errors import UserError
 
@@ -45,7 +46,10 @@ def read(name: Name, part: str) -> Listing:
     """
     if not name.root.is_dir():
         raise UserError(f"{name}: {name.root} is not a folder; give the folder that contains {name.name}")
-    return READERS[name.name](name, part)
+    try:
+        return READERS[name.name](name, part)
+    except (OSError, ValueError) as error:  # lists that cannot be read or are not text
+        raise UserError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from None
 
 
 def _imagenet(name: Name, part: str) -> Listing:
@@ -119,7 +123,7 @@ def _objects(file: Path) -> dict[str, bool]:
     """Classes of the objects in an image, and whether all objects of the class are marked as difficult."""
     try:
         objects = ElementTree.parse(file).getroot().findall("object")
-    except (OSError, ElementTree.ParseError) as error:
+    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
         raise UserError(f"cannot read the annotation {file}: {error}") from None
     shown: dict[str, bool] = {}
     for found in objects:

@@ -7,10 +7,10 @@ uses them only if the system needs labels.
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 
 from protonce import randomness
 from protonce.data import builtin, named, paper_datasets, pictures
-from protonce.data.identity import evenly_spaced, fingerprint_of, sample_bytes
-from protonce.data.listings import Listing, Marks, list_files, list_paths, only
+from protonce.data.containers import list_files
+from protonce.data.folder_labels import folder_labels, note_splits, split_folders
+from protonce.data.folders import list_paths
+from protonce.data.identity import fingerprint_of, sample_bytes
+from protonce.data.listings import Listing, Marks, only
 from protonce.data.pictures import SUFFIXES, Pixels
 from protonce.errors import UserError
 
 SMALL_FILE = 16_000  # bytes
+MAX_TEXT = 1000  # characters of a name or label
 
 
 @runtime_checkable
@@ -33,7 +37,7 @@ class Items(Protocol):
     def __len__(self) -> int: ...
 
     def load(self, i: int, /) -> Any:
-        """Item i; for images a uint8 array (h, w, 3)."""
+        """Item i; for images a uint8 array (h, w, 3) or a Pillow image."""
         ...
 
 
@@ -63,6 +67,7 @@ class Source:
     marks: Marks | None = None  # if images may have several classes; `labels` is then None
     lost: list[Skipped] = field(default_factory=list)  # items that can no longer be read
     own: bool = False  # a user-defined data set, of which `identity` sees only a sample
+    notes: list[str] = field(default_factory=list)  # what the user should know
     subset_of: "tuple[Source, NDArray[np.int64]] | None" = None  # the parent source, and the indices in it
 
     def __len__(self) -> int:
@@ -110,6 +115,7 @@ class Source:
             encoded=None if self.encoded is None else _Chosen(self.encoded, chosen),
             marks=None if self.marks is None else self.marks.of(chosen),
             own=self.own,
+            notes=self.notes,
             subset_of=(self, chosen),
         )
 
@@ -130,8 +136,31 @@ class _Rows:
     images: Pixels  # (n, h, w, 3)
 
     def __call__(self, i: int) -> Pixels:
-        row: Pixels = self.images[i]
-        return row
+        return np.require(self.images[i], requirements=["C", "W"])  # torch warns of read-only arrays
+
+
+@dataclass
+class _OwnImages:
+    """Images of a user-defined data set, as arrays."""
+
+    load: Callable[[int], Any]
+    spec: str
+
+    def __call__(self, i: int) -> Pixels:
+        item = self.load(i)
+        pixels = pictures.as_pixels(item)
+        if pixels is None:
+            raise UserError(
+                f"item {i} of {self.spec} is {_describe(item)}, but the first item is an image; "
+                "return a uint8 array (h, w, 3) or a Pillow image for each"
+            )
+        return pixels
+
+
+def _describe(item: Any) -> str:
+    if hasattr(item, "dtype") and hasattr(item, "shape"):
+        return f"an array of shape {tuple(item.shape)} and dtype {item.dtype}"
+    return f"of type {type(item).__name__}"
 
 
 @dataclass
@@ -161,30 +190,85 @@ def open_source(
         known: names of the files to open, in this order, even if files were added or removed since they were listed.
 
     Raises:
-        UserError: the data does not exist or has no readable image.
+        UserError: the data does not exist or has no readable image, or a name or label is too long or not text.
     """
+    source = _open(data, part, seed, limit, known)
+    _check_texts("name", source.names, source.spec)
+    _check_texts("label", source.labels or [], source.spec)
+    return source
+
+
+def _check_texts(what: str, texts: Sequence[str], spec: str) -> None:
+    longest = max(texts, key=len, default="")
+    if len(longest) > MAX_TEXT:
+        raise UserError(
+            f"a {what} of {spec} has {len(longest):,} characters, but at most {MAX_TEXT:,} are allowed: "
+            f"{longest[:60]!r}..."
+        )
+    for text in texts:
+        if "\0" in text or _is_not_text(text):
+            raise UserError(f"the {what} {text!r:.80} of {spec} contains characters that are not text; change it")
+
+
+def _is_not_text(text: str) -> bool:
+    if text.isascii():
+        return False
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _open(data: Data, part: str, seed: int, limit: int, known: Sequence[str] | None) -> Source:
     if isinstance(data, str | Path) and data != "builtin":
         name = named.parse(str(data))
         if name is None:
-            return _from_files(str(data), str(Path(data).resolve()), list_files(Path(data)), seed, limit, known)
-        if name.name in paper_datasets.READERS:
-            return _from_files(str(name), str(name), paper_datasets.read(name, part), seed, limit, known)
-        dataset = named.open_named(name, part)
-        files = named.files_of(dataset)
-        if files is not None:
-            return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit, known)
-        images = named.Images(dataset, named.dataset_labels(dataset))
-        source = _from_items(images, str(name), f"{name.name} {name.split or part}")  # independent of ROOT
-        return _limited(source, seed, limit)
+            listing = list_files(Path(data))
+            return _from_files(str(data), str(Path(data).resolve()), listing, seed, limit, known)
+        return _from_named(name, part, seed, limit, known)
     if isinstance(data, Source):
         source = data
     elif isinstance(data, str):
         source = _from_builtin(part, seed)
-    elif hasattr(data, "load"):
+    elif isinstance(data, Items):
         source = _from_items(data, f"{type(data).__module__}.{type(data).__qualname__}")
     else:
-        source = _from_array(np.asarray(data))
+        source = _from_array(_array_of(data))
     return _limited(source, seed, limit)
+
+
+def _from_named(name: named.Name, part: str, seed: int, limit: int, known: Sequence[str] | None) -> Source:
+    if name.name in paper_datasets.READERS:
+        return _from_files(str(name), str(name), paper_datasets.read(name, part), seed, limit, known)
+    dataset = named.open_named(name, part)
+    files = named.files_of(dataset)
+    if files is not None:
+        return _from_files(str(name), str(name), list_paths(name.root, files, str(name)), seed, limit, known)
+    images = named.Images(dataset, named.dataset_labels(dataset))
+    source = _from_items(images, str(name), f"{name.name} {name.split or part}")  # independent of ROOT
+    if source.sizes is None:
+        raise UserError(f"torchvision's {name.name} is not a data set of single images")
+    return _limited(source, seed, limit)
+
+
+def _array_of(data: Any) -> NDArray[Any]:
+    """An array, a tensor, or a list of images of the same shape, as an array.
+
+    Raises:
+        UserError: it is something else.
+    """
+    try:
+        if isinstance(data, list | tuple) or hasattr(data, "__array__"):
+            array = np.asarray(data)
+            if array.dtype.kind in "biuf":
+                return array
+    except Exception:  # images of several shapes, a tensor on a GPU: many kinds of errors
+        pass
+    raise UserError(
+        f"data of type {type(data).__name__} cannot be opened; pass a folder, an archive or a table of paths, "
+        "a uint8 array (n, h, w, 3), or an object with __len__() and load(i) that returns image i"
+    )
 
 
 def _limited(source: Source, seed: int, limit: int) -> Source:
@@ -238,15 +322,15 @@ def _from_items(items: Any, spec: str, content: str = "") -> Source:
     for what, values in (("names", names), ("labels", labels)):
         if values is not None and len(values) != len(items):
             raise UserError(f"the data set has {len(items)} items but {len(values)} {what}")
-    first = items.load(0)
-    images = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3 and first.shape[2] == 3
+    images = pictures.as_pixels(items.load(0)) is not None
+    load = _OwnImages(items.load, spec) if images else items.load
     return Source(
         spec=spec,
         names=names,
         labels=None if labels is None else [str(label) for label in labels],
-        load=items.load,
+        load=load,
         fingerprint=fingerprint_of((content + name, 0) for name in names),
-        sizes=np.array([items.load(i).shape[:2] for i in range(len(items))], dtype=np.int64) if images else None,
+        sizes=np.array([load(i).shape[:2] for i in range(len(items))], dtype=np.int64) if images else None,
         own=not content,
     )
 
@@ -283,7 +367,10 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         typical = np.median(list(shapes.values()), axis=0).astype(int).tolist()
         shapes |= dict.fromkeys(reasons, (typical[0], typical[1]))
         keep, skipped = sorted(shapes), []
-    labels = None if listing.marks else listing.labels or folder_labels(names)
+    labels, notes = listing.labels, listing.notes
+    if labels is None and listing.marks is None:
+        labels, splits = folder_labels(names), split_folders(names)
+        notes = notes + note_splits(splits, labels is not None)
     kept = [names[i] for i in keep]
     encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
     return Source(
@@ -300,6 +387,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         encoded=encoded,
         marks=None if listing.marks is None else listing.marks.of(np.array(keep, dtype=np.int64)),
         lost=lost,
+        notes=notes,
     )
 
 
@@ -319,34 +407,6 @@ def _probe(open_file: Callable[[int], BinaryIO], i: int) -> tuple[int, int] | st
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def folder_labels(names: Sequence[str]) -> list[str] | None:
-    """Label of each image: its folder, relative to the folder that all images have in common.
-
-    None if there is a single folder, or if images are next to folders: then the folders are not classes.
-    """
-    folders = [PurePosixPath(name).parts[:-1] for name in names]
-    common = 0
-    while all(len(f) > common for f in folders) and len({f[common] for f in folders}) == 1:
-        common += 1
-    rest = ["/".join(f[common:]) for f in folders]
-    return rest if len(set(rest)) > 1 and all(rest) else None
-
-
-def match_folder_labels(names: Sequence[str], classes: Collection[str]) -> list[str] | None:
-    """Label each image with the longest ending of its folder path that is one of the classes.
-
-    None if the folder path of an image ends in none of the classes.
-    """
-    found = []
-    for name in names:
-        folders = PurePosixPath(name).parts[:-1]
-        label = next((c for i in range(len(folders)) if (c := "/".join(folders[i:])) in classes), None)
-        if label is None:
-            return None
-        found.append(label)
-    return found
-
-
 def has_test_part(data: Data) -> bool:
     """Whether DATA is a data set with its own test split, and gives no other split."""
     if not isinstance(data, str | Path):
@@ -359,42 +419,6 @@ def has_test_part(data: Data) -> bool:
 
 def is_inside(path: Path, data: Data) -> bool:
     """Whether DATA is a folder of images that contains the path."""
-    if not isinstance(data, str | Path) or str(data) in ("", "builtin") or not Path(data).is_dir():
+    if not isinstance(data, str | Path) or str(data) in ("", "builtin") or not os.path.isdir(data):  # noqa: PTH112
         return False
     return path.resolve().is_relative_to(Path(data).resolve())
-
-
-def split(source: Source, seed: int, share: float = 0.2) -> tuple[Source, Source]:
-    """Split a source at random into training and test images.
-
-    Every label of the test images occurs in the training images, and no file is in both, even if links list it twice.
-    """
-    order = random_order(len(source), "split", seed)
-    n_test = max(round(share * len(source)), 1)
-    tested, trained = order[:n_test], order[n_test:]
-    apart = np.ones(len(tested), dtype=bool)
-    if source.labels is not None:
-        labels = np.array(source.labels)
-        apart &= np.isin(labels[tested], labels[trained])
-    if source.files is not None:
-        files = np.array(source.files)
-        apart &= ~np.isin(files[tested], files[trained])
-    tested, trained = tested[apart], np.concatenate([trained, tested[~apart]])
-    return source.subset(np.sort(trained)), source.subset(np.sort(tested))
-
-
-def check_apart(labelled: Source, tested: Source) -> None:
-    """Check that training and test images do not overlap.
-
-    Raises:
-        UserError: they share files, or, if they are not files, a sample of both is identical.
-    """
-    shared = set(labelled.files or []) & set(tested.files or [])
-    if shared:
-        raise UserError(
-            f"{len(shared)} files are in both the training and the test images, for example {min(shared)}; "
-            "remove them from one of the two"
-        )
-    without_files = not labelled.files and not tested.files and len(labelled) == len(tested)
-    if without_files and all(np.array_equal(labelled.load(i), tested.load(i)) for i in evenly_spaced(len(labelled))):
-        raise UserError(f"{labelled.spec} and {tested.spec} contain the same images; test on other images")

@@ -1,6 +1,8 @@
 """Agreement of labels with clusters of frozen features (table 5), and with the run's own clusters over training."""
 
+import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -13,7 +15,11 @@ from protonce.errors import UserError
 from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import WORDS
 from protonce.kmeans import Engine, k_means
+from protonce.reported import CLUSTERS, DATASETS
 from protonce.run import Run, read_assignments
+
+SYNSET = re.compile(r"n\d{8}")  # a class of ImageNet
+MANY = 1_000_000  # images; the paper clusters ImageNet's training images
 
 SCORES: dict[str, Callable[[Table], float]] = {
     "ami": agreement.ami,
@@ -50,6 +56,18 @@ def ami(features: Tensor, labels: Sequence[str], starts: int = 5, seed: int = 0)
     return float(np.mean([agreement.ami(agreement.table(clusters, labels)) for clusters in found]))
 
 
+def default_clusters(dataset: str, labels: Sequence[str]) -> int:
+    """Default k: the number of labels; for the training images of ImageNet the paper's 25,000 (table 5).
+
+    Args:
+        dataset: name of the data set; empty for the user's own files, which are ImageNet if their classes are.
+        labels: of the images.
+    """
+    classes = set(labels)
+    synsets = len(classes) == DATASETS["ImageNet"].classes and all(map(SYNSET.fullmatch, classes))
+    return CLUSTERS if len(labels) >= MANY and (dataset == "ImageNet" or synsets) else len(classes)
+
+
 def over_training(run: Run, labels: Sequence[str], epochs: Sequence[int]) -> list[list[float]]:
     """AMI of the run's clusters with its training images' labels, for each granularity at each epoch (from 1)."""
     known, codes = _labelled(labels)
@@ -70,7 +88,7 @@ def protocol(task: Task) -> Outcome:
     """k-means on the features of one data set; AMI over training from the assignments recorded by the run."""
     options, labels = task.options, single_labels(task.test)
     (features,) = task.features(task.test, options.features)
-    numbers = [len(set(labels))] if options.clusters == "auto" else options.clusters
+    numbers = [default_clusters(task.dataset_name, labels)] if options.clusters == "auto" else options.clusters
     if max(numbers) > len(labels):
         raise UserError(f"--clusters is {max(numbers)}, but there are only {len(labels)} images")
     metrics: Metrics = {}
@@ -81,7 +99,7 @@ def protocol(task: Task) -> Outcome:
             suffix = "" if len(numbers) == 1 else f" (k = {k})"
             for name, score in SCORES.items():
                 metrics[name + suffix] = over_draws([score(t) for t in tables])
-    details = {}
+    details: dict[str, Any] = {}
     _, own = task.run.images
     epochs = task.run.recorded_epochs
     if own is not None and epochs:
@@ -90,7 +108,9 @@ def protocol(task: Task) -> Outcome:
         details["ami_over_training"] = {"epochs": epochs, "clusters": task.run.settings.clusters, "ami": curves}
     if own is not None and task.run.has_prototypes:
         known, codes = _labelled(own)
+        details["own_clusters"] = {"images": len(known), "classes": len(np.unique(codes))}
         for k, c in zip(task.run.settings.clusters, task.run.prototypes, strict=True):
             table = agreement.table(c.assignment.numpy()[known], codes)
             metrics[f"ami of the run's k = {k}"] = agreement.ami(table)
-    return Outcome(metrics, WORDS[options.features], {"clusters": numbers}, details)
+    notes = [f"k = {', '.join(f'{k:,}' for k in numbers)}"]
+    return Outcome(metrics, WORDS[options.features], {"clusters": numbers}, details, notes)

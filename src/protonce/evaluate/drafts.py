@@ -1,5 +1,6 @@
 """Intermediate results of an evaluation, so that the same command resumes it after an interruption."""
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -62,4 +63,5 @@ class Drafts:
 
     def remove(self) -> None:
         """Delete the files, once the result has been saved."""
-        manifest.remove(self.run, self.file, self.tensor_file)
+        with contextlib.suppress(OSError):  # on a full disk: the result is there all the same
+            manifest.remove(self.run, self.file, self.tensor_file)

@@ -112,7 +112,11 @@ class ClusteringOptions(Options):
     """Agreement of labels with k-means clusters of the features (table 5), and AMI over the run's training."""
 
     clusters: list[int] | Auto = setting(
-        "auto", "numbers of clusters; auto: the number of labels", least=1, most=MANY, longest=20
+        "auto",
+        "numbers of clusters; auto: the number of labels, or the paper's 25,000 for ImageNet's training images",
+        least=1,
+        most=MANY,
+        longest=20,
     )
     starts: int = setting(5, "random starts of k-means over which scores are averaged", least=1, most=1000)
     features: Literal["backbone", "momentum"] = setting(

@@ -9,23 +9,17 @@ from typing import Any
 from rich.console import Console
 
 from protonce import manifest
-from protonce.data.sources import (
-    Data,
-    Source,
-    check_apart,
-    folder_labels,
-    has_test_part,
-    match_folder_labels,
-    open_source,
-    split,
-)
+from protonce.data.folder_labels import folder_labels, match_folder_labels
+from protonce.data.sources import Data, Source, has_test_part, open_source
+from protonce.data.splitting import check_apart, split
 from protonce.errors import UserError
 from protonce.evaluate import clustering, information, knn, linear, lowshot, semisup
 from protonce.evaluate.drafts import Drafts
 from protonce.evaluate.options import PROTOCOLS, Options
 from protonce.evaluate.task import Outcome, Task, single_labels
 from protonce.progress import Steps
-from protonce.results import describe_images, scores
+from protonce.reported import HEADING
+from protonce.results import describe_images, from_paper, scores
 from protonce.run import Run
 from protonce.shortening import shorten
 from protonce.tables import print_table
@@ -90,11 +84,9 @@ def evaluate(
     manifest.write(run.path, file, json.dumps(result, indent=2) + "\n")
     drafts.remove()
     if not quiet:
-        _print(
-            result,
-            [labelled, tested],
-            [*outcome.notes, how, f"features: {outcome.features}", f"saved to {run.path / file}"],
-        )
+        about_data = dict.fromkeys([*labelled.notes, *tested.notes])
+        notes = [*outcome.notes, *about_data, how, f"features: {outcome.features}", f"saved to {run.path / file}"]
+        _print(result, [labelled, tested], notes)
     return result
 
 
@@ -162,8 +154,14 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     data = result["data"]
     sides = [describe_images(data[side]) for side in ("train", "test") if side in data]
     console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
-    cells = [(score.metric, score.text, score.remark, score.paper) for score in scores(result)]
+    found = scores(result)
+    cells = [(score.metric, score.text, score.remark, score.paper) for score in found]
     print_table(console, "lrll", ("metric", "value", "remark", "paper"), cells)
+    for excerpt in from_paper(found):
+        console.print(f"{HEADING}: {excerpt.title}", soft_wrap=True)
+        print_table(console, "ll" + "r" * (len(excerpt.header) - 2), excerpt.header, excerpt.rows)
+        if excerpt.notes:
+            console.print(excerpt.notes, soft_wrap=True)
     for source in {source.spec: source for source in sources}.values():
         if source.skipped:
             console.print(

@@ -38,8 +38,8 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
     """Compute features, clusters and map of a run; the slow part."""
     if not run.metrics and not run.imported:
         raise UserError(f"{run.path} has no finished epoch yet; continue it with --resume")
-    if against is not None and not against.finished:
-        raise UserError(f"{against.path} is not finished; continue it with --resume")
+    for finished in [r for r in (run, against) if r is not None and (r is against or r.finished)]:
+        finished.check_encoders()  # below, an error only means that there are no images
     names, labels = run.images
     n = len(names)
     sample = sample_indices(n, scatter.POINTS)

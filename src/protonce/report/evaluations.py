@@ -53,7 +53,7 @@ def _evaluation(name: str, titles: list[str], results: Results) -> Evaluation:
     for metric in metrics:
         having = {title: one[metric] for title, one in found.items() if metric in one}
         remark = _of_each({title: score.remark for title, score in having.items()})
-        paper = next(iter(having.values())).paper
+        paper = _of_each({title: score.paper for title, score in having.items()})
         rows.append(Row(metric, {title: having.get(title) for title in titles}, remark, paper))
     tested = {title: images_tested(result) for title, result in results.items()}
     tested_on = _of_each(tested)

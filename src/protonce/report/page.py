@@ -21,6 +21,8 @@ from protonce.report.evaluations import Evaluation
 from protonce.report.hierarchy import Level, classes_of, levels
 from protonce.report.payload import CLOSEST, LISTED, packed, payload
 from protonce.report.thumbnails import pack
+from protonce.reported import HEADING
+from protonce.results import from_paper
 from protonce.run import Run
 from protonce.shortening import shorten
 
@@ -101,6 +103,8 @@ def render(
         "runs": list(titled(run, content.against)),
         "evaluations": evaluated,
         "evaluate": _evaluate_command(content),
+        "heading": HEADING,
+        "reported": from_paper(score for e in evaluated for row in e.rows for score in row.scores.values() if score),
         "figures": drawn,
         "still": still,  # the map for printing
         "command": _command(run),

@@ -86,6 +86,16 @@ def has_encoders(path: Path) -> bool:
     return (path / WEIGHTS).exists()
 
 
+def check_encoders(path: Path) -> None:
+    """Check both files.
+
+    Raises:
+        UserError: one is missing or damaged.
+    """
+    manifest.check(path, DESCRIPTION)
+    manifest.check(path, WEIGHTS)
+
+
 def encoder_hash(path: Path) -> str:
     """SHA-256 of the weights of a finished run, in hexadecimal."""
     return manifest.check(path, WEIGHTS)

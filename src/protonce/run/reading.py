@@ -27,7 +27,7 @@ from protonce.manifest import explain_damage
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, assign
 from protonce.run.config_file import read_config_file
-from protonce.run.encoder_file import encoder_hash, has_encoders, read_encoders
+from protonce.run.encoder_file import check_encoders, encoder_hash, has_encoders, read_encoders
 from protonce.run.prototype_files import has_prototypes, read_assignments, read_parents, read_prototypes
 
 IMAGES, METRICS = "images.csv", "metrics.jsonl"
@@ -144,6 +144,15 @@ class Run:
     def _check_finished(self) -> None:
         if not self.finished:
             raise UserError(f"{self.path} is not finished; continue it with --resume")
+
+    def check_encoders(self) -> None:
+        """Check the files of the encoders of a finished run, without loading them.
+
+        Raises:
+            UserError: the run is not finished, or a file is missing or damaged.
+        """
+        self._check_finished()
+        check_encoders(self.path)
 
     @functools.cached_property
     def encoder_hash(self) -> str:
