@@ -18,6 +18,7 @@ from protonce.data import crops
 from protonce.data.views import ImageViews, Samples, ViewSpec
 from protonce.evaluate.protocols import evaluate
 from protonce.journal import SHOW_EVERY, Journal
+from protonce.losses import own_or_last, sample_with_batch
 from protonce.memory import Bank
 from protonce.methods import pcl
 from protonce.methods.base import Batch
@@ -212,9 +213,14 @@ def e_step_of_equals(device):
 def blockwise(device):
     query = F.normalize(drawn(6, 4), dim=1).to(device).requires_grad_()
     own, chosen = torch.arange(6).to(device), torch.arange(3, 90).to(device)
-    loss, _ = blockwise_nce(query, drawn(90, 4).to(device), drawn(90).exp().to(device), own, chosen)
+    dropped = own_or_last(chosen, own, 90)
+    loss, _ = blockwise_nce(query, drawn(90, 4).to(device), drawn(90).exp().to(device), own, chosen, dropped)
     loss.backward()
     return query.grad
+
+
+def published_negatives(device):
+    return sample_with_batch(torch.tensor([3, 3, 8]).to(device), 20, 5, torch.Generator().manual_seed(0))
 
 
 def bank(device):
@@ -235,7 +241,7 @@ def large_views(device):
     return torch.cat([views.plain(samples), *solarised.train(samples)])
 
 
-PARTS = (split_clusters, e_step_of_equals, blockwise, bank, tiles, large_views)
+PARTS = (split_clusters, e_step_of_equals, blockwise, published_negatives, bank, tiles, large_views)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
@@ -245,7 +251,7 @@ def test_parts_on_a_gpu_are_those_on_the_cpu(part, waits):
     assert torch.equal(found.host, part("cpu"))
 
 
-@pytest.mark.parametrize("part", [blockwise, tiles, large_views], ids=lambda part: part.__name__)
+@pytest.mark.parametrize("part", [blockwise, published_negatives, tiles, large_views], ids=lambda part: part.__name__)
 def test_parts_of_a_step_do_not_wait(part, waits):
     part("cuda")
     assert not waits
@@ -256,6 +262,7 @@ STEPS = {
     "all negatives": ("pcl", {"bn_splits": 2}),
     "sampled negatives": ("pcl", {"negatives": 2, "queries": "both"}),
     "blocks of negatives": ("pcl", {"negatives": 2100}),
+    "published": ("pcl", {"negatives": 2, "negative_prototypes": "published", "queue_push": "after"}),
 }
 
 
