@@ -25,6 +25,21 @@ def test_charts_show_the_metrics_and_the_ami_of_saved_assignments(trained):
     assert "ami" not in {chart.name for chart in charts.training(trained, None)}
 
 
+def test_the_bound_is_drawn_before_and_after_the_m_steps(trained):
+    """Beside the losses; each caption says whether the system lowers it."""
+    records = trained.metrics
+    loss, bound, *_ = charts.training(trained, None)
+    assert (loss.name, bound.name) == ("loss", "bound")
+    before, after = bound.lines
+    assert (list(before.x), list(before.y)) == ([1, 2, 3], [r["bound_before"] for r in records])
+    assert (list(after.x), list(after.y)) == ([1, 2, 3], [r["bound_after"] for r in records])
+    assert "In the warm-up it is not minimised" in bound.caption
+    assert "warm-up" not in charts._bound(records[1:], trained.terms).caption
+    assert "has no prototype term" in charts._bound(records, ["instance"]).caption
+    old = [{name: value for name, value in r.items() if not name.startswith("bound")} for r in records]
+    assert charts._bound(old, trained.terms).lines == []  # recorded by an early version
+
+
 def test_a_histogram_counts_every_cluster():
     rng = np.random.default_rng(0)
     one, other = (level(np.r_[np.arange(40), rng.integers(0, 40, 3000)]) for _ in range(2))

@@ -48,6 +48,7 @@ def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
     names = [f"k = {k:,}" for k in run.settings.clusters]
     charts = [
         _losses(records, run.terms),
+        _bound(records, run.terms),
         _accuracies(records, run.terms),
         _learning_rate(records),
         _concentration(records, names),
@@ -80,6 +81,22 @@ def _losses(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart
     if any(line.of for line in lines):
         caption += " Dashed: chance level, the loss of an untrained or collapsed encoder."
     return Chart("loss", "Loss", caption, "epoch", "loss", lines)
+
+
+def _bound(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
+    """Eq. 10 before and after the M-steps of each epoch: the bound of the convergence proof (appendix G)."""
+    lines = _series("after the E-step", records, "bound_before") + _series("after the M-steps", records, "bound_after")
+    caption = (
+        "Eq. 10 over all prototypes, for momentum features: minus the bound on the likelihood, up to constants. The "
+        "proof promises that M-steps which lower it for fixed prototypes, from one curve to the other within an epoch, "
+        "raise the likelihood. It may rise all the same: each epoch has new prototypes and φ from a new k-means, "
+        "the steps see minibatches of random views, and the momentum encoder lags behind."
+    )
+    if "prototype" not in terms:
+        caption += " This system has no prototype term, so it does not aim at it."
+    elif any("prototype" not in record for record in records):
+        caption += " In the warm-up it is not minimised."
+    return Chart("bound", "Bound of the convergence proof", caption, "epoch", "eq. 10", lines)
 
 
 def _accuracies(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
