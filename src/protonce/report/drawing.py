@@ -80,7 +80,8 @@ def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) 
     """
     with rc_context(STYLE):
         figure = Figure(figsize=(5.2 * len(places), 5.2), layout="constrained")
-        shown = np.argsort(-np.bincount(groups, minlength=len(titles)), kind="stable")[: len(COLOURS) * len(MARKERS)]
+        sizes = np.bincount(groups, minlength=len(titles))
+        shown = np.argsort(-sizes, kind="stable")[: min(len(COLOURS) * len(MARKERS), np.count_nonzero(sizes))]
         handles: dict[int, Any] = {}
         for i, (title, xy) in enumerate(places.items()):
             axes = figure.add_subplot(1, len(places), i + 1, aspect="equal")

@@ -24,14 +24,20 @@ from protonce.report.thumbnails import pack
 from protonce.reported import HEADING
 from protonce.results import from_paper
 from protonce.run import Run
-from protonce.shortening import shorten
+from protonce.shortening import enumerate_names, shorten
 
 LEGEND = 30  # characters of a class in the legend of the map
 BYTES = 19_000_000  # maximum size of the page
 
 
 def write_report(
-    run: Run, *, data: Data | None = None, against: Run | None = None, figures: Path | None = None, quiet: bool = False
+    run: Run,
+    *,
+    data: Data | None = None,
+    against: Run | None = None,
+    classes: int | Sequence[str] | None = None,
+    figures: Path | None = None,
+    quiet: bool = False,
 ) -> Path:
     """Write RUN/report.html.
 
@@ -39,17 +45,19 @@ def write_report(
         run: with at least one finished epoch; for an interrupted run the page says what is missing.
         data: the images it was trained on, if they have moved.
         against: another run to compare with.
+        classes: what the map shows: the first N classes in alphabetical order, or these; None: images of all.
         figures: a folder for the figures as PNG and PDF.
         quiet: print nothing.
 
     Raises:
-        UserError: no epoch is finished, `against` is not finished, or `figures` is inside the image folder.
+        UserError: no epoch is finished, `against` is not finished, a class does not exist, or `figures` is inside the
+            image folder.
     """
     place = run.config["data"]["source"] if data is None else data
     if figures is not None and is_inside(figures, place):
         raise UserError(f"--figures {figures} is inside the image folder {place}; give a folder elsewhere")
     steps = Steps(quiet)
-    content = gather(run, data, against, steps)
+    content = gather(run, data, against, classes, steps)
     with steps.doing("curves"):
         evaluated = evaluations.gather(titled(run, against))
         curves = {
@@ -110,6 +118,7 @@ def render(
         "command": _command(run),
         "config": run.config,
         "sampled": _sampled(content),
+        "about_map": _about_map(content, content.on_map) if content.on_map is not None else "",
         "known": content.hierarchy[0].distance is not None,  # whether distances to prototypes are known
         "missing": content.missing,
     }
@@ -175,11 +184,24 @@ def _sampled(content: Content) -> list[str]:
             f"Thumbnails of {len(content.pictured):,} of {n:,} images: those closest to prototypes, coarse ones first, "
             "outliers, near-duplicates and a random sample."
         )
-    if content.places and len(content.sample) < n:
+    if content.places and content.on_map is not None:
+        said.append(_about_map(content, content.on_map))
+    elif content.places and len(content.sample) < n:
         said.append(f"The map shows {len(content.sample):,} of {n:,} images, sampled at random.")
     if n > LISTED:
         said.append(f"Only {LISTED:,} images are listed by name; sizes, purities and closest images include all.")
     return said
+
+
+def _about_map(content: Content, on_map: Sequence[str]) -> str:
+    """A sentence about a map of some classes."""
+    labels = content.labels or []
+    count, total = len(on_map), len({*labels} - {""})
+    members = sum(label in {*on_map} for label in labels)
+    of = f"{count:,} of {total:,} classes ({enumerate_names(list(on_map))})"
+    if len(content.sample) == members:
+        return f"The map shows all {members:,} images of {of}."
+    return f"The map shows {len(content.sample):,} of the {members:,} images of {of}, sampled at random."
 
 
 def _command(run: Run) -> str:
