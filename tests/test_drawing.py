@@ -22,3 +22,20 @@ def test_a_figure_uses_the_page_colour_and_contains_no_script():
     assert "currentColor" in text
     assert "$x" in text
     assert text == drawing.svg(drawing.draw_chart(charts.Chart("a", "</svg><b>", "", "epoch", "y", [line, other])))
+
+
+def test_a_long_legend_stands_below_the_curves():
+    def drawn(n):
+        lines = [charts.Line(f"k = {k}", [1, 2], [k, k]) for k in range(n)]
+        figure = drawing.draw_chart(charts.Chart("a", "b", "c", "epoch", "y", lines))
+        return [len(found.get_texts()) for found in (figure.axes[0].get_legend(), *figure.legends) if found]
+
+    assert [drawn(n) for n in (1, 4, 6)] == [[], [4], [6]]
+    lines = [charts.Line(f"k = {k}", [1, 2], [k, k]) for k in range(6)]
+    assert drawing.draw_chart(charts.Chart("a", "b", "c", "epoch", "y", lines)).axes[0].get_legend() is None
+
+
+def test_the_outline_of_a_histogram_begins_and_ends_at_zero():
+    line = charts.Line("sizes", [0.5, 1.5, 2.5], [3, 4, 0], steps=True)
+    (drawn,) = drawing.draw_chart(charts.Chart("a", "b", "c", "images", "clusters", [line])).axes[0].lines
+    assert drawn.get_xydata().tolist() == [[0.5, 0], [0.5, 3], [1.5, 4], [2.5, 0]]

@@ -20,6 +20,7 @@ from protonce.report.thumbnails import thumbnail
 # The colour-blind safe palette of Okabe and Ito, without yellow, which is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "h", "*")  # the same shapes as in scatter.MARKERS
+MOST_INSIDE = 4  # lines in a legend among the curves; a longer one stands below
 INK = "#010101"  # text and axes; replaced by the page's text colour, so that figures suit dark pages
 STYLE: Any = {
     "font.size": 9,
@@ -47,7 +48,9 @@ def draw_chart(chart: Chart) -> Figure:
             colour = COLOURS[of % len(COLOURS)]
             style: dict[str, Any] = {"color": colour, "linestyle": "--" if line.of else "-"}
             if line.steps:
-                handles += axes.plot(line.x, line.y, drawstyle="steps-post", **style)
+                x, y = [line.x[0], *line.x], [0, *line.y]  # the outline begins and ends at zero
+                handles += axes.plot(x, y, drawstyle="steps-post", **style)
+                axes.fill_between(x, y, step="post", color=colour, alpha=0.15, linewidth=0)
             else:
                 few = len(line.x) <= 12 and not line.of
                 handles += axes.plot(
@@ -61,12 +64,15 @@ def draw_chart(chart: Chart) -> Figure:
             axes.set_xticks(sorted({x for line in chart.lines for x in line.x}))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
-        elif chart.x == "epoch":
+        elif chart.x in ("epoch", "images"):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if chart.y == "clusters":
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        if len(chart.lines) > 1:
-            axes.legend(handles, [_text(line.name) for line in chart.lines], frameon=False, fontsize=8)
+        names = [_text(line.name) for line in chart.lines]
+        if len(names) > MOST_INSIDE:
+            figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+        elif len(names) > 1:
+            axes.legend(handles, names, frameon=False, fontsize=8)
         return figure
 
 
@@ -83,14 +89,15 @@ def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) 
         sizes = np.bincount(groups, minlength=len(titles))
         shown = np.argsort(-sizes, kind="stable")[: min(len(COLOURS) * len(MARKERS), np.count_nonzero(sizes))]
         handles: dict[int, Any] = {}
+        area = min(max(5_000 / len(groups), 6), 30)  # of a dot: fewer dots are larger
         for i, (title, xy) in enumerate(places.items()):
             axes = figure.add_subplot(1, len(places), i + 1, aspect="equal")
             rest = ~np.isin(groups, shown)
-            axes.scatter(xy[rest, 0], xy[rest, 1], s=5, color="0.7", linewidths=0)
+            axes.scatter(xy[rest, 0], xy[rest, 1], s=area, color="0.7", linewidths=0)
             for j, group in enumerate(shown):
                 which = groups == group
                 style: Any = {"color": COLOURS[j % len(COLOURS)], "marker": MARKERS[j // len(COLOURS)]}
-                dots = axes.scatter(xy[which, 0], xy[which, 1], s=6, linewidths=0, **style)
+                dots = axes.scatter(xy[which, 0], xy[which, 1], s=area, linewidths=0, **style)
                 handles[j] = dots
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)

@@ -61,7 +61,11 @@ def write_report(
     with steps.doing("curves"):
         evaluated = evaluations.gather(titled(run, against))
         curves = {
-            "training": charts.training(run, content.labels) + charts.sizes(_sizes(content)),
+            "training": [
+                *charts.training(run, content.labels),
+                *charts.information(_on_same_images(run, against)),
+                *charts.sizes(_sizes(content)),
+            ],
             "evaluations": charts.evaluations(evaluated),
         }
     path = run.path / "report.html"
@@ -74,15 +78,19 @@ def write_report(
 
 def _sizes(content: Content) -> dict[str, Sequence[Level]]:
     """Hierarchies to compare in histograms: runs on the same images, titled with how φ is estimated if that differs."""
-    run, other = content.run, content.against
-    if other is None or other.config["data"]["fingerprint"] != run.config["data"]["fingerprint"]:
-        return {title(run): content.hierarchy}
-    differ = run.settings.concentration != other.settings.concentration
+    runs = _on_same_images(content.run, content.against)
+    differ = len({one.settings.concentration for one in runs.values()}) > 1
     found: dict[str, Sequence[Level]] = {}
-    for name, one in titled(run, other).items():
+    for name, one in runs.items():
         also = f", φ {one.settings.concentration}" if differ else ""
-        found[name + also] = content.hierarchy if one is run else levels(one, None)
+        found[name + also] = content.hierarchy if one is content.run else levels(one, None)
     return found
+
+
+def _on_same_images(run: Run, other: Run | None) -> dict[str, Run]:
+    """The runs by title whose clusters can be compared; the other one comes first."""
+    same = other is not None and other.config["data"]["fingerprint"] == run.config["data"]["fingerprint"]
+    return titled(run, other if same else None)
 
 
 def render(
