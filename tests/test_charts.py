@@ -40,9 +40,9 @@ def test_the_bound_is_drawn_before_and_after_the_m_steps(trained):
     before, after = bound.lines
     assert (list(before.x), list(before.y)) == ([1, 2, 3], [r["bound_before"] for r in records])
     assert (list(after.x), list(after.y)) == ([1, 2, 3], [r["bound_after"] for r in records])
-    assert "In the warm-up it is not minimised" in bound.caption
+    assert "The warm-up has no prototype term" in bound.caption
     assert "warm-up" not in charts._bound(records[1:], trained.terms).caption
-    assert "has no prototype term" in charts._bound(records, ["instance"]).caption
+    assert "This system has no prototype term" in charts._bound(records, ["instance"]).caption
     old = [{name: value for name, value in r.items() if not name.startswith("bound")} for r in records]
     assert charts._bound(old, trained.terms).lines == []  # recorded by an early version
 
@@ -124,7 +124,7 @@ def test_a_histogram_counts_every_cluster():
     rng = np.random.default_rng(0)
     one, other = (level(np.r_[np.arange(40), rng.integers(0, 40, 3000)]) for _ in range(2))
     (chart,) = charts.sizes({"fixed": [one], "estimated": [other]})
-    assert f"{one.size.std():.1f} (fixed), {other.size.std():.1f} (estimated)" in chart.caption
+    assert f"{one.size.std():.1f} for fixed, {other.size.std():.1f} for estimated." in chart.caption
     for line, size in zip(chart.lines, (one.size, other.size), strict=True):
         assert sum(line.y) == 40
         for left, right, count in zip(line.x, line.x[1:], line.y, strict=False):

@@ -31,8 +31,17 @@ def test_a_long_legend_stands_below_the_curves():
         return [len(found.get_texts()) for found in (figure.axes[0].get_legend(), *figure.legends) if found]
 
     assert [drawn(n) for n in (1, 4, 6)] == [[], [4], [6]]
-    lines = [charts.Line(f"k = {k}", [1, 2], [k, k]) for k in range(6)]
-    assert drawing.draw_chart(charts.Chart("a", "b", "c", "epoch", "y", lines)).axes[0].get_legend() is None
+
+
+def test_long_names_fit_into_the_figure():
+    for length in (28, 40, 500):
+        name = ("PCL (images of May 2020) " * 20)[: length - 7]
+        lines = [charts.Line(f"k = {k}, {name}", [1, 2], [k, k]) for k in range(6)]
+        figure = drawing.draw_chart(charts.Chart("a", "b", "c", "epoch", "y", lines))
+        figure.draw_without_rendering()
+        legend = figure.legends[0].get_window_extent()
+        assert 0 <= legend.x0 < legend.x1 <= figure.bbox.width
+        assert legend.y1 < figure.axes[0].get_window_extent().y0
 
 
 def test_the_outline_of_a_histogram_begins_and_ends_at_zero():

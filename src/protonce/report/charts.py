@@ -89,14 +89,14 @@ def _bound(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
     lines = _series("after the E-step", records, "bound_before") + _series("after the M-steps", records, "bound_after")
     caption = (
         "Eq. 10 over all prototypes, for momentum features: minus the bound on the likelihood, up to constants. The "
-        "proof promises that M-steps which lower it for fixed prototypes, from one curve to the other within an epoch, "
-        "raise the likelihood. It may rise all the same: each epoch has new prototypes and φ from a new k-means, "
-        "the steps see minibatches of random views, and the momentum encoder lags behind."
+        "proof promises that after an E-step, M-steps that lower it for fixed prototypes, from the first curve to the "
+        "second, raise the bound. It may still rise: every epoch has a new k-means, M-steps see minibatches, and the "
+        "momentum encoder lags behind."
     )
     if "prototype" not in terms:
-        caption += " This system has no prototype term, so it does not aim at it."
+        caption += " This system has no prototype term to lower it."
     elif any("prototype" not in record for record in records):
-        caption += " In the warm-up it is not minimised."
+        caption += " The warm-up has no prototype term to lower it."
     return Chart("bound", "Bound of the convergence proof", caption, "epoch", "eq. 10", lines)
 
 
@@ -196,7 +196,7 @@ def sizes(runs: Mapping[str, Sequence[Level]]) -> list[Chart]:
             Line(title, edges.tolist(), [*np.histogram(size, edges)[0].tolist(), 0], steps=True)
             for title, size in alike.items()
         ]
-        spread = ", ".join(f"{np.std(size):.1f} ({title})" for title, size in alike.items())
+        spread = ", ".join(f"{np.std(size):.1f} for {title}" for title, size in alike.items())
         caption = (
             f"Distribution of the number of images in each of {k:,} clusters (fig. 3a); standard deviation: {spread}."
         )

@@ -16,11 +16,13 @@ from protonce.files import write_whole
 from protonce.report.charts import Chart
 from protonce.report.hierarchy import Floats, Ints, Level
 from protonce.report.thumbnails import thumbnail
+from protonce.shortening import shorten
 
 # The colour-blind safe palette of Okabe and Ito, without yellow, which is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "h", "*")  # the same shapes as in scatter.MARKERS
 MOST_INSIDE = 4  # lines in a legend among the curves; a longer one stands below
+WIDEST, WIDEST_OF_TWO = 64, 28  # characters of a name in the legend of a chart, in one or two columns
 INK = "#010101"  # text and axes; replaced by the page's text colour, so that figures suit dark pages
 STYLE: Any = {
     "font.size": 9,
@@ -68,9 +70,10 @@ def draw_chart(chart: Chart) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if chart.y == "clusters":
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        names = [_text(line.name) for line in chart.lines]
+        names = [_text(shorten(line.name, WIDEST)) for line in chart.lines]
         if len(names) > MOST_INSIDE:
-            figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+            columns = 2 if max(map(len, names)) <= WIDEST_OF_TWO else 1
+            figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
         elif len(names) > 1:
             axes.legend(handles, names, frameon=False, fontsize=8)
         return figure
