@@ -166,12 +166,12 @@ def information(runs: Mapping[str, Run]) -> list[Chart]:
     lines: list[Line] = []
     for title in reversed(known):
         run, labels = known[title]
-        for k, y in zip(
-            run.settings.clusters, over_training(run, labels, _epochs(run), mutual_information), strict=True
-        ):
+        epochs = _epochs(run)
+        curves = over_training(run, labels, epochs, mutual_information)
+        for k, y in zip(run.settings.clusters, curves, strict=True):
             name, of = (f"k = {k:,}, {which}" if len(known) > 1 else f"k = {k:,}" for which in (title, main))
             dashed = title != main and k in runs[main].settings.clusters
-            lines.append(Line(name, _epochs(run), y, of=of if dashed else ""))
+            lines.append(Line(name, epochs, y, of=of if dashed else ""))
     run, labels = known[main]
     chance = over_training(run, labels, _epochs(run)[-1:], expected_mutual_information)
     by_chance = ", ".join(f"{y:.2f} for k = {k:,}" for k, (y,) in zip(run.settings.clusters, chance, strict=True))
