@@ -11,9 +11,12 @@ from sklearn.feature_selection import mutual_info_classif
 from sklearn.metrics import mutual_info_score
 
 from protonce.agreement import mutual_information, table
+from protonce.cli import main
 from protonce.data.sources import random_order
+from protonce.errors import UserError
 from protonce.evaluate.information import ross
 from protonce.evaluate.protocols import evaluate
+from protonce.run import read_assignments
 
 
 def two_normals(distance):
@@ -153,3 +156,33 @@ def test_information_of_a_sample(trained):
         assert metrics[f"prototypes, k = {k}"] == pytest.approx(expected, abs=1e-6)
     assert metrics["entropy of the labels"] == pytest.approx(np.log(3))
     assert result["settings"]["images"] == 30
+
+
+def test_information_over_training(trained, others, capsys):
+    """At every recorded epoch as scikit-learn computes it; what chance gives is the mean over many shuffles."""
+    codes = np.array([int(label[-1]) for label in trained.images[1]])
+    assert main(["evaluate", str(trained.path), "information", "--over-training"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    found = trained.evaluations["information"]["details"]["over_training"]
+    assert (found["epochs"], found["clusters"]) == ([1, 2, 3], [4, 8])
+    rng = np.random.default_rng(0)
+    for m, k in enumerate((4, 8)):
+        clusters = [read_assignments(trained.path, epoch)[m] for epoch in (1, 2, 3)]
+        expected = [mutual_info_score(codes, one) for one in clusters]
+        assert found["exact"][m] == pytest.approx(expected)
+        shuffled = np.mean([mutual_info_score(rng.permutation(codes), clusters[0]) for _ in range(200)])
+        assert found["shuffled"][m][0] == pytest.approx(shuffled, abs=0.02)
+        assert f"{expected[0]:.3f} to {expected[2]:.3f} for k = {k}" in printed
+    assert "features of earlier epochs are not kept" in printed
+    assert "details" not in evaluate(trained, "information", quiet=True)
+    with pytest.raises(UserError, match=r"recorded of its own images, not of .*; leave out --train and --test"):
+        evaluate(trained, "information", quiet=True, test=others, over_training=True)
+    with pytest.raises(UserError, match="setting over_training is 'yes'; it takes true or false"):
+        evaluate(trained, "information", quiet=True, over_training="yes")
+
+
+def test_an_imported_run_has_no_epochs(trained, photos, tmp_path, capsys):
+    out = tmp_path / "imported"
+    assert main(["import", "untrained", "--like", str(trained.path), "--data", str(photos), "--out", str(out)]) == 0
+    assert main(["evaluate", str(out), "information", "--over-training"]) == 2
+    assert "recorded no clusters in training; leave out --over-training" in capsys.readouterr().err

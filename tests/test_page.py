@@ -8,6 +8,7 @@ import shlex
 import shutil
 import types
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -141,13 +142,26 @@ def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
     )
     assert titles == ["MoCo (moco)", "PCL (run)"]
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    for name in ("loss", "ami", "sizes-0", "map", "clusters"):
+    for name in ("loss", "bound", "ami", "information", "sizes-0", "map", "clusters"):
         assert {f"{name}.png", f"{name}.pdf"} <= names
         Image.open(tmp_path / "figures" / f"{name}.png").verify()
         assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     (other.path / "encoder.safetensors").unlink()
     with pytest.raises(UserError, match="moco is not finished"):
         write_report(trained, against=Run(other.path), quiet=True)
+
+
+def test_clusters_with_fixed_and_estimated_concentration(trained, photos, tmp_path):
+    """Figure 3a: one chart for each k with both runs, named by how φ is set; and information, but only on one data."""
+    fixed = protonce.train(photos, tmp_path / "fixed", epochs=1, quiet=True, **{**SMALL, "concentration": "fixed"})
+    page = Text(write_report(trained, against=fixed, quiet=True))
+    for k, m in ((4, 0), (8, 1)):
+        spread = [np.bincount(r.prototypes[m].assignment.numpy()).std() for r in (fixed, trained)]
+        stated = f"{spread[0]:.1f} for PCL (fixed), φ fixed, {spread[1]:.1f} for PCL (run), φ estimated."
+        assert f"in each of {k} clusters (fig. 3a); standard deviation: {stated}" in page.text
+        assert f"k = {k}, PCL (fixed)" in page.text
+    elsewhere = protonce.train(make(tmp_path / "photos", 24), tmp_path / "elsewhere", epochs=1, quiet=True, **SMALL)
+    assert list(page_module._on_same_images(trained, elsewhere)) == ["PCL (run)"]
 
 
 def test_the_commands(trained, tmp_path, capsys):

@@ -115,6 +115,8 @@ def _fit(value: object, hint: Any) -> object:
             return None
     if hint is str:
         return str(value) if isinstance(value, str) else None
+    if hint is bool:
+        return value if isinstance(value, bool) else None
     return _fit_number(value, hint) if hint in (int, float) else None
 
 
@@ -138,7 +140,7 @@ def _describe(hint: Any) -> str:
         return " or ".join(typing.get_args(hint))
     if origin is list:
         return f"a list of {_describe(typing.get_args(hint)[0]).removeprefix('a ').removeprefix('an ')}s"
-    return {int: "a whole number", float: "a number", str: "a text"}[hint]
+    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[hint]
 
 
 def _check_text(name: str, text: str) -> None:

@@ -94,6 +94,11 @@ def add_fields(
         text = f"{field.metadata['help']} ({usual})".replace("%", "%%")
         if field.name == "method":
             text = f"system: {', '.join(SYSTEMS)} ({usual}); its options: --method NAME --help"
+        if isinstance(default, bool):
+            flag = f"--{field.name.replace('_', '-')}"
+            described = field.metadata["help"].replace("%", "%%") if shown else argparse.SUPPRESS
+            group.add_argument(flag, dest=field.name, action="store_true", default=argparse.SUPPRESS, help=described)
+            continue
         group.add_argument(
             f"--{field.name.replace('_', '-')}",
             dest=field.name,

@@ -68,11 +68,13 @@ def default_clusters(dataset: str, labels: Sequence[str]) -> int:
     return CLUSTERS if len(labels) >= MANY and (dataset == "ImageNet" or synsets) else len(classes)
 
 
-def over_training(run: Run, labels: Sequence[str], epochs: Sequence[int]) -> list[list[float]]:
-    """AMI of the run's clusters with its training images' labels, for each granularity at each epoch (from 1)."""
+def over_training(
+    run: Run, labels: Sequence[str], epochs: Sequence[int], score: Callable[[Table], float] = agreement.ami
+) -> list[list[float]]:
+    """Score of the run's clusters with its training images' labels, for each granularity at each epoch (from 1)."""
     known, codes = _labelled(labels)
     found = [
-        [agreement.ami(agreement.table(clusters[known], codes)) for clusters in read_assignments(run.path, epoch)]
+        [score(agreement.table(clusters[known], codes)) for clusters in read_assignments(run.path, epoch)]
         for epoch in epochs
     ]
     return [list(levels) for levels in zip(*found, strict=True)]

@@ -1,16 +1,22 @@
 """Mutual information between class labels and features (fig. 3b), estimated from nearest neighbours (Ross 2014)."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor
 
-from protonce.agreement import entropy, mutual_information, table
+from protonce.agreement import entropy, expected_mutual_information, mutual_information, table
 from protonce.data.sources import random_order
-from protonce.evaluate.task import Metrics, Outcome, Task
+from protonce.errors import UserError
+from protonce.evaluate.clustering import over_training
+from protonce.evaluate.task import Metrics, Outcome, Task, single_labels
 from protonce.features import WORDS
 from protonce.prototypes import assign
+from protonce.run import Run
 
 NEIGHBOURS = 3
 _BLOCK = 1 << 24  # distances held at once
@@ -70,13 +76,20 @@ def protocol(task: Task) -> Outcome:
     """Information between labels and momentum features, and between labels and the prototypes of the features."""
     options, source = task.options, task.train
     codes = task.codes(source)
+    own = source.identity == task.run.config["data"].get("identity")
+    if options.over_training and not own:
+        raise UserError(
+            f"--over-training uses the clusters that {task.run.path} recorded of its own images, not of {source.spec}; "
+            "leave out --train and --test"
+        )
+    if options.over_training and not task.run.recorded_epochs:
+        raise UserError(f"{task.run.path} has recorded no clusters in training; leave out --over-training")
     chosen = np.sort(random_order(len(codes), "information", options.seed)[: options.most])
     labels = codes[chosen]
     sample = source if len(chosen) == len(codes) else source.subset(chosen)
     (features,) = task.features(sample, "momentum")
     spaces = {"features": features}
     exact: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}  # for all images, if the run has recorded them
-    own = source.identity == task.run.config["data"].get("identity")
     for k, c in zip(task.run.settings.clusters, task.run.prototypes, strict=True) if task.run.has_prototypes else ():
         name = f"prototypes, k = {k}"
         which, _ = assign(features, c)
@@ -95,7 +108,34 @@ def protocol(task: Task) -> Outcome:
     notes = ["in nats; the estimate is biased in high dimensions: compare it with shuffled labels and with the entropy"]
     if len(chosen) < len(codes):
         notes.append(f"estimated on a random sample of {len(chosen):,} of {len(codes):,} images")
-    return Outcome(metrics, WORDS["momentum"], {"images": len(chosen)}, notes=notes)
+    details = {}
+    if options.over_training:
+        with task.steps.doing("information in the prototypes over training"):
+            details["over_training"] = _recorded(task.run, single_labels(source))
+        notes += _describe(details["over_training"])
+    return Outcome(metrics, WORDS["momentum"], {"images": len(chosen)}, details, notes)
+
+
+def _recorded(run: Run, labels: Sequence[str]) -> dict[str, Any]:
+    """Exact I(labels; prototypes) at every recorded epoch, and its expectation for shuffled labels; by granularity."""
+    epochs = run.recorded_epochs
+    return {
+        "epochs": epochs,
+        "clusters": run.settings.clusters,
+        "exact": over_training(run, labels, epochs, mutual_information),
+        "shuffled": over_training(run, labels, epochs, expected_mutual_information),
+    }
+
+
+def _describe(recorded: Mapping[str, Any]) -> list[str]:
+    """What the curves say, from the first to the last epoch, and what is not known."""
+    first, last = recorded["epochs"][0], recorded["epochs"][-1]
+    found = zip(recorded["clusters"], recorded["exact"], recorded["shuffled"], strict=True)
+    parts = [f"{y[0]:.3f} to {y[-1]:.3f} for k = {k:,} (labels shuffled: {chance[-1]:.3f})" for k, y, chance in found]
+    return [
+        f"exact information in the prototypes from epoch {first:,} to {last:,}: {', '.join(parts)}",
+        "features of earlier epochs are not kept, so theirs is that of the final encoder",
+    ]
 
 
 def _shuffled(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

@@ -132,6 +132,9 @@ class InformationOptions(Options):
     most: int = setting(
         50_000, "maximum number of images; of larger data sets a random sample is used", least=10, most=MANY
     )
+    over_training: bool = setting(
+        False, "also the exact information of the prototypes at every recorded epoch, from the run's own images"
+    )
 
 
 PROTOCOLS: dict[str, type[Options]] = {

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protonce.agreement import entropy, expected_mutual_information, mutual_information
 from protonce.evaluate.clustering import over_training
 from protonce.report.evaluations import Evaluation
 from protonce.report.hierarchy import Ints, Level
@@ -48,6 +49,7 @@ def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
     names = [f"k = {k:,}" for k in run.settings.clusters]
     charts = [
         _losses(records, run.terms),
+        _bound(records, run.terms),
         _accuracies(records, run.terms),
         _learning_rate(records),
         _concentration(records, names),
@@ -80,6 +82,22 @@ def _losses(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart
     if any(line.of for line in lines):
         caption += " Dashed: chance level, the loss of an untrained or collapsed encoder."
     return Chart("loss", "Loss", caption, "epoch", "loss", lines)
+
+
+def _bound(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
+    """Eq. 10 before and after the M-steps of each epoch: the bound of the convergence proof (appendix G)."""
+    lines = _series("after the E-step", records, "bound_before") + _series("after the M-steps", records, "bound_after")
+    caption = (
+        "Eq. 10 over all prototypes, for momentum features: minus the bound on the likelihood, up to constants. The "
+        "proof promises that after an E-step, M-steps that lower it for fixed prototypes, from the first curve to the "
+        "second, raise the bound. It may still rise: every epoch has a new k-means, M-steps see minibatches, and the "
+        "momentum encoder lags behind."
+    )
+    if "prototype" not in terms:
+        caption += " This system has no prototype term to lower it."
+    elif any("prototype" not in record for record in records):
+        caption += " The warm-up has no prototype term to lower it."
+    return Chart("bound", "Bound of the convergence proof", caption, "epoch", "eq. 10", lines)
 
 
 def _accuracies(records: Sequence[Mapping[str, Any]], terms: Sequence[str]) -> Chart:
@@ -118,13 +136,53 @@ def _rank(records: Sequence[Mapping[str, Any]], dim: int) -> Chart:
 
 def _labels(run: Run, labels: Sequence[str], names: Sequence[str]) -> Chart:
     """AMI between clusters and labels over epochs, for each granularity (figure in the appendix)."""
-    epochs = np.array(run.recorded_epochs)
-    spread = np.linspace(0, len(epochs) - 1, min(len(epochs), MAX_EPOCHS)).round().astype(int)
-    chosen = epochs[np.unique(spread)].tolist()
+    chosen = _epochs(run)
     lines = [Line(name, chosen, curve) for name, curve in zip(names, over_training(run, labels, chosen), strict=True)]
     used = "are" if run.uses_labels else "are not"
     caption = f"AMI between clusters and labels, which {used} used in training (figure in the paper's appendix)."
     return Chart("ami", "Clusters and labels", caption, "epoch", "AMI", lines)
+
+
+def _epochs(run: Run) -> list[int]:
+    """At most MAX_EPOCHS of the recorded epochs, evenly spread."""
+    epochs = np.array(run.recorded_epochs, dtype=np.int64)
+    spread = np.linspace(0, len(epochs) - 1, min(len(epochs), MAX_EPOCHS)).round().astype(int)
+    chosen: list[int] = epochs[np.unique(spread)].tolist()
+    return chosen
+
+
+def information(runs: Mapping[str, Run]) -> list[Chart]:
+    """Information between labels and prototypes over the epochs (fig. 3b): a line per run and granularity.
+
+    A line of another run is dashed, in the colour of the last run's line with the same number of clusters.
+
+    Args:
+        runs: by title, on the same images. Without labels or recorded epochs of the last one there is no chart.
+    """
+    known = {title: (run, run.images[1] or []) for title, run in runs.items() if run.recorded_epochs and run.images[1]}
+    main = list(runs)[-1]
+    if main not in known:
+        return []
+    lines: list[Line] = []
+    for title in reversed(known):
+        run, labels = known[title]
+        epochs = _epochs(run)
+        curves = over_training(run, labels, epochs, mutual_information)
+        for k, y in zip(run.settings.clusters, curves, strict=True):
+            name, of = (f"k = {k:,}, {which}" if len(known) > 1 else f"k = {k:,}" for which in (title, main))
+            dashed = title != main and k in runs[main].settings.clusters
+            lines.append(Line(name, epochs, y, of=of if dashed else ""))
+    run, labels = known[main]
+    chance = over_training(run, labels, _epochs(run)[-1:], expected_mutual_information)
+    by_chance = ", ".join(f"{y:.2f} for k = {k:,}" for k, (y,) in zip(run.settings.clusters, chance, strict=True))
+    counts = np.unique([label for label in labels if label], return_counts=True)[1]
+    caption = (
+        "Exact mutual information between the labels and the assigned prototypes, in nats (fig. 3b); the labels have "
+        f"{entropy(counts):.2f}. More clusters have more of it by chance: with shuffled labels {by_chance}."
+    )
+    if any(line.of for line in lines):
+        caption += f" Dashed: {', '.join(title for title in known if title != main)}."
+    return [Chart("information", "Information about the labels", caption, "epoch", "nats", lines)]
 
 
 def sizes(runs: Mapping[str, Sequence[Level]]) -> list[Chart]:
@@ -138,7 +196,10 @@ def sizes(runs: Mapping[str, Sequence[Level]]) -> list[Chart]:
             Line(title, edges.tolist(), [*np.histogram(size, edges)[0].tolist(), 0], steps=True)
             for title, size in alike.items()
         ]
-        caption = f"Distribution of the number of images in each of {k:,} clusters."
+        spread = ", ".join(f"{np.std(size):.1f} for {title}" for title, size in alike.items())
+        caption = (
+            f"Distribution of the number of images in each of {k:,} clusters (fig. 3a); standard deviation: {spread}."
+        )
         charts.append(Chart(f"sizes-{m}", f"Cluster sizes, k = {k:,}", caption, "images", "clusters", lines))
     return charts
 

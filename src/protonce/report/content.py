@@ -1,5 +1,6 @@
 """Collect the content of a report from the run folder and the images."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,8 @@ from protonce.errors import UserError
 from protonce.progress import Steps
 from protonce.report import scatter
 from protonce.report.hierarchy import Floats, Ints, Level, levels, near_duplicates, outliers
-from protonce.report.thumbnails import choose, sample_indices
+from protonce.report.map_classes import choose_classes, sample_of
+from protonce.report.thumbnails import choose
 from protonce.run import Run
 
 ODD = 60  # number of outliers and of near-duplicates on the page
@@ -29,12 +31,15 @@ class Content:
     against: Run | None  # the run to compare with
     outliers: list[tuple[int, float]]
     alike: list[tuple[int, int, float]]
+    on_map: list[str] | None  # the classes that the map is restricted to; None: all images may be on it
     sample: Ints  # indices of the images on the map
     places: dict[str, Floats]  # their coordinates by run; empty: there is no map
     pictured: Ints  # indices of the images with a thumbnail
 
 
-def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Content:
+def gather(
+    run: Run, data: Data | None, against: Run | None, classes: int | Sequence[str] | None, steps: Steps
+) -> Content:
     """Compute features, clusters and map of a run; the slow part."""
     if not run.metrics and not run.imported:
         raise UserError(f"{run.path} has no finished epoch yet; continue it with --resume")
@@ -42,7 +47,8 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
         finished.check_encoders()  # below, an error only means that there are no images
     names, labels = run.images
     n = len(names)
-    sample = sample_indices(n, scatter.POINTS)
+    on_map = None if classes is None else choose_classes(classes, labels, str(run.path))
+    sample = sample_of(n, labels, on_map, scatter.POINTS)
     source = shown = embeddings = backbone = None
     missing = "" if run.finished else "the run is not finished; continue it with --resume"
     try:
@@ -78,7 +84,9 @@ def gather(run: Run, data: Data | None, against: Run | None, steps: Steps) -> Co
     if source is not None and source.sizes is not None:
         first = [*sample, *(i for i, _ in odd), *(i for i, j, _ in pairs for i in (i, j))]
         pictured = choose(n, hierarchy, np.array(first, dtype=np.int64))
-    return Content(run, names, labels, missing, source, hierarchy, against, odd, pairs, sample, places, pictured)
+    return Content(
+        run, names, labels, missing, source, hierarchy, against, odd, pairs, on_map, sample, places, pictured
+    )
 
 
 def _features(run: Run, source: Source, shown: Source, steps: Steps) -> tuple[Tensor, Tensor]:

@@ -16,10 +16,13 @@ from protonce.files import write_whole
 from protonce.report.charts import Chart
 from protonce.report.hierarchy import Floats, Ints, Level
 from protonce.report.thumbnails import thumbnail
+from protonce.shortening import shorten
 
 # The colour-blind safe palette of Okabe and Ito, without yellow, which is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "h", "*")  # the same shapes as in scatter.MARKERS
+MOST_INSIDE = 4  # lines in a legend among the curves; a longer one stands below
+WIDEST, WIDEST_OF_TWO = 64, 28  # characters of a name in the legend of a chart, in one or two columns
 INK = "#010101"  # text and axes; replaced by the page's text colour, so that figures suit dark pages
 STYLE: Any = {
     "font.size": 9,
@@ -47,7 +50,9 @@ def draw_chart(chart: Chart) -> Figure:
             colour = COLOURS[of % len(COLOURS)]
             style: dict[str, Any] = {"color": colour, "linestyle": "--" if line.of else "-"}
             if line.steps:
-                handles += axes.plot(line.x, line.y, drawstyle="steps-post", **style)
+                x, y = [line.x[0], *line.x], [0, *line.y]  # the outline begins and ends at zero
+                handles += axes.plot(x, y, drawstyle="steps-post", **style)
+                axes.fill_between(x, y, step="post", color=colour, alpha=0.15, linewidth=0)
             else:
                 few = len(line.x) <= 12 and not line.of
                 handles += axes.plot(
@@ -61,12 +66,16 @@ def draw_chart(chart: Chart) -> Figure:
             axes.set_xticks(sorted({x for line in chart.lines for x in line.x}))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
-        elif chart.x == "epoch":
+        elif chart.x in ("epoch", "images"):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if chart.y == "clusters":
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        if len(chart.lines) > 1:
-            axes.legend(handles, [_text(line.name) for line in chart.lines], frameon=False, fontsize=8)
+        names = [_text(shorten(line.name, WIDEST)) for line in chart.lines]
+        if len(names) > MOST_INSIDE:
+            columns = 2 if max(map(len, names)) <= WIDEST_OF_TWO else 1
+            figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        elif len(names) > 1:
+            axes.legend(handles, names, frameon=False, fontsize=8)
         return figure
 
 
@@ -80,16 +89,18 @@ def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) 
     """
     with rc_context(STYLE):
         figure = Figure(figsize=(5.2 * len(places), 5.2), layout="constrained")
-        shown = np.argsort(-np.bincount(groups, minlength=len(titles)), kind="stable")[: len(COLOURS) * len(MARKERS)]
+        sizes = np.bincount(groups, minlength=len(titles))
+        shown = np.argsort(-sizes, kind="stable")[: min(len(COLOURS) * len(MARKERS), np.count_nonzero(sizes))]
         handles: dict[int, Any] = {}
+        area = min(max(5_000 / len(groups), 6), 30)  # of a dot: fewer dots are larger
         for i, (title, xy) in enumerate(places.items()):
             axes = figure.add_subplot(1, len(places), i + 1, aspect="equal")
             rest = ~np.isin(groups, shown)
-            axes.scatter(xy[rest, 0], xy[rest, 1], s=5, color="0.7", linewidths=0)
+            axes.scatter(xy[rest, 0], xy[rest, 1], s=area, color="0.7", linewidths=0)
             for j, group in enumerate(shown):
                 which = groups == group
                 style: Any = {"color": COLOURS[j % len(COLOURS)], "marker": MARKERS[j // len(COLOURS)]}
-                dots = axes.scatter(xy[which, 0], xy[which, 1], s=6, linewidths=0, **style)
+                dots = axes.scatter(xy[which, 0], xy[which, 1], s=area, linewidths=0, **style)
                 handles[j] = dots
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)

@@ -24,14 +24,20 @@ from protonce.report.thumbnails import pack
 from protonce.reported import HEADING
 from protonce.results import from_paper
 from protonce.run import Run
-from protonce.shortening import shorten
+from protonce.shortening import enumerate_names, shorten
 
 LEGEND = 30  # characters of a class in the legend of the map
 BYTES = 19_000_000  # maximum size of the page
 
 
 def write_report(
-    run: Run, *, data: Data | None = None, against: Run | None = None, figures: Path | None = None, quiet: bool = False
+    run: Run,
+    *,
+    data: Data | None = None,
+    against: Run | None = None,
+    classes: int | Sequence[str] | None = None,
+    figures: Path | None = None,
+    quiet: bool = False,
 ) -> Path:
     """Write RUN/report.html.
 
@@ -39,21 +45,27 @@ def write_report(
         run: with at least one finished epoch; for an interrupted run the page says what is missing.
         data: the images it was trained on, if they have moved.
         against: another run to compare with.
+        classes: what the map shows: the first N classes in alphabetical order, or these; None: images of all.
         figures: a folder for the figures as PNG and PDF.
         quiet: print nothing.
 
     Raises:
-        UserError: no epoch is finished, `against` is not finished, or `figures` is inside the image folder.
+        UserError: no epoch is finished, `against` is not finished, a class does not exist, or `figures` is inside the
+            image folder.
     """
     place = run.config["data"]["source"] if data is None else data
     if figures is not None and is_inside(figures, place):
         raise UserError(f"--figures {figures} is inside the image folder {place}; give a folder elsewhere")
     steps = Steps(quiet)
-    content = gather(run, data, against, steps)
+    content = gather(run, data, against, classes, steps)
     with steps.doing("curves"):
         evaluated = evaluations.gather(titled(run, against))
         curves = {
-            "training": charts.training(run, content.labels) + charts.sizes(_sizes(content)),
+            "training": [
+                *charts.training(run, content.labels),
+                *charts.information(_on_same_images(run, against)),
+                *charts.sizes(_sizes(content)),
+            ],
             "evaluations": charts.evaluations(evaluated),
         }
     path = run.path / "report.html"
@@ -66,15 +78,19 @@ def write_report(
 
 def _sizes(content: Content) -> dict[str, Sequence[Level]]:
     """Hierarchies to compare in histograms: runs on the same images, titled with how φ is estimated if that differs."""
-    run, other = content.run, content.against
-    if other is None or other.config["data"]["fingerprint"] != run.config["data"]["fingerprint"]:
-        return {title(run): content.hierarchy}
-    differ = run.settings.concentration != other.settings.concentration
+    runs = _on_same_images(content.run, content.against)
+    differ = len({one.settings.concentration for one in runs.values()}) > 1
     found: dict[str, Sequence[Level]] = {}
-    for name, one in titled(run, other).items():
+    for name, one in runs.items():
         also = f", φ {one.settings.concentration}" if differ else ""
-        found[name + also] = content.hierarchy if one is run else levels(one, None)
+        found[name + also] = content.hierarchy if one is content.run else levels(one, None)
     return found
+
+
+def _on_same_images(run: Run, other: Run | None) -> dict[str, Run]:
+    """The runs by title whose clusters can be compared; the other one comes first."""
+    same = other is not None and other.config["data"]["fingerprint"] == run.config["data"]["fingerprint"]
+    return titled(run, other if same else None)
 
 
 def render(
@@ -110,6 +126,7 @@ def render(
         "command": _command(run),
         "config": run.config,
         "sampled": _sampled(content),
+        "about_map": _about_map(content, content.on_map) if content.on_map is not None else "",
         "known": content.hierarchy[0].distance is not None,  # whether distances to prototypes are known
         "missing": content.missing,
     }
@@ -175,11 +192,24 @@ def _sampled(content: Content) -> list[str]:
             f"Thumbnails of {len(content.pictured):,} of {n:,} images: those closest to prototypes, coarse ones first, "
             "outliers, near-duplicates and a random sample."
         )
-    if content.places and len(content.sample) < n:
+    if content.places and content.on_map is not None:
+        said.append(_about_map(content, content.on_map))
+    elif content.places and len(content.sample) < n:
         said.append(f"The map shows {len(content.sample):,} of {n:,} images, sampled at random.")
     if n > LISTED:
         said.append(f"Only {LISTED:,} images are listed by name; sizes, purities and closest images include all.")
     return said
+
+
+def _about_map(content: Content, on_map: Sequence[str]) -> str:
+    """A sentence about a map of some classes."""
+    labels = content.labels or []
+    count, total = len(on_map), len({*labels} - {""})
+    members = sum(label in {*on_map} for label in labels)
+    of = f"{count:,} of {total:,} classes ({enumerate_names(list(on_map))})"
+    if len(content.sample) == members:
+        return f"The map shows all {members:,} images of {of}."
+    return f"The map shows {len(content.sample):,} of the {members:,} images of {of}, sampled at random."
 
 
 def _command(run: Run) -> str:
