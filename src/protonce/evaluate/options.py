@@ -34,7 +34,8 @@ class LinearOptions(Options):
     views: Literal["auto", "augmented", "cached"] = setting(
         "auto",
         "augmented, as in the paper: features of new random crops and flips in each epoch; cached: features of "
-        "plain views, computed once; auto: augmented for ImageNet and Places205, otherwise cached",
+        "plain views, computed once; auto: augmented for ImageNet (recognised by its 1,000 classes) and "
+        "Places205, otherwise cached",
     )
     epochs: int | Auto = setting("auto", "training epochs; auto: 100, or 40 for Places205", least=1, most=LONG)
     lr: float | Auto = setting(
@@ -53,7 +54,8 @@ class LinearOptions(Options):
     batch_size: int = setting(256, "images per step", least=1, most=LARGE_BATCH)
     cells: int | Auto = setting(
         "auto",
-        "pool the last feature map to N x N cells; auto: 1, or 2 for Places205 (8192-D for a ResNet-50)",
+        "pool the last feature map to N x N cells, windows at stride 1; auto: 1, or 2 for Places205: windows of 6 x 6 "
+        "for a map of 7 x 7 (8192-D for a ResNet-50)",
         least=1,
         most=16,
     )
