@@ -10,7 +10,6 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from conftest import picture
-
 from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.evaluate import linear, protocols, regression, semisup

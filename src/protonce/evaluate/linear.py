@@ -56,7 +56,7 @@ def _about_views(views: str, dataset: str) -> str:
 
 def _svms(task: Task) -> Outcome:
     train, test = (task.features(source, "backbone")[0].numpy() for source in (task.train, task.test))
-    cost = None if task.options.cost == "auto" else task.options.cost
+    costs = svm.candidates(task.options.cost)
     known, marks = task.marks(task.train) == 1, task.marks(task.test)
     empty = [c for c, column in zip(task.classes, known.T, strict=True) if not column.any()]
     if empty:
@@ -64,10 +64,10 @@ def _svms(task: Task) -> Outcome:
             f"class {empty[0]} has no images in {task.train.spec}; the SVM of each class needs at least one"
         )
     with task.steps.doing(f"{len(task.classes)} SVMs on {len(train):,} images"):
-        scores, costs = svm.decisions(svm.unit(train), known, svm.unit(test), cost)
+        scores, chosen = svm.decisions(svm.unit(train), known, svm.unit(test), costs)
     metrics, details = svm.precisions(scores, marks, task.classes, task.eleven_points)
     features = f"{WORDS['backbone']}, of unit length"
-    settings = {"costs": dict(zip(task.classes, costs, strict=True))}
+    settings = {"costs": dict(zip(task.classes, chosen, strict=True))}
     unused = ["views", "epochs", "lr", "drops", "batch_size", "cells"]
     return Outcome(metrics, features, settings, details, unused=unused)
 
@@ -153,5 +153,7 @@ def pooled_features(encoder: Encoder, x: Tensor, cells: int) -> Tensor:
         raise UserError(f"--cells {cells} needs a backbone with a feature map, (B, D, h, w); this backbone has none")
     height, width = features.shape[2:]
     if min(height, width) < cells:
-        raise UserError(f"--cells {cells}: the feature map has only {height} x {width} cells; use --cells {min(height, width)}")
+        raise UserError(
+            f"--cells {cells}: the feature map has only {height} x {width} cells; use --cells {min(height, width)}"
+        )
     return F.avg_pool2d(features, (height - cells + 1, width - cells + 1), stride=1).flatten(1)

@@ -59,9 +59,10 @@ class LinearOptions(Options):
         least=1,
         most=16,
     )
-    cost: float | Auto = setting(
+    cost: float | Literal["auto", "benchmark"] = setting(
         0.5,
-        "C of the SVMs; auto: chosen for each class by 3-fold cross-validation",
+        "C of the SVMs; auto: chosen for each class by 3-fold cross-validation; benchmark: the same, from the values "
+        "of the benchmark that the paper follows, 2^-19 to 2^-4 and 10^-7 to 10^2",
         above=0,
         least=1e-9,
         most=1_000_000,
@@ -75,9 +76,10 @@ class LowshotOptions(Options):
     shots: list[int] = setting([1, 2, 4, 8, 16], "training images per class", least=1, most=MANY)
     draws: int = setting(5, "independent draws of the training images", least=1, most=1000)
     classifier: Literal["svm", "mean"] = setting("svm", "svm, or mean: the nearest class mean (sec. 3.5)")
-    cost: float | Auto = setting(
+    cost: float | Literal["auto", "benchmark"] = setting(
         0.5,
-        "C of the SVMs; auto: chosen by 3-fold cross-validation if there are at least 3 images per class",
+        "C of the SVMs; auto: chosen by 3-fold cross-validation if there are at least 3 images per class; benchmark: "
+        "the same, from the values of the benchmark that the paper follows, 2^-19 to 2^-4 and 10^-7 to 10^2",
         above=0,
         least=1e-9,
         most=1_000_000,
