@@ -185,8 +185,10 @@ def test_a_folder_of_imagenet_gets_the_papers_protocol(trained, tmp_path, monkey
         found = evaluate(trained, "linear", epochs=1, **images, **given)
         named.append((found["settings"]["views"], found["settings"]["lr"], capsys.readouterr().out))
     assert [(views, rate) for views, rate, _ in named] == [("augmented", 10.0), ("cached", 0.1)]
-    assert "the paper's protocol for ImageNet, with new crops in each epoch (--views cached: " in named[0][2]
-    assert "features computed once (--views augmented: the paper's protocol, " in named[1][2]
+    assert (
+        "new crops in each epoch, as in the paper for ImageNet (--views cached: features computed once)" in named[0][2]
+    )
+    assert "features computed once (--views augmented: new crops in each epoch, as in the paper)" in named[1][2]
     monkeypatch.setattr(type(trained), "own", True, raising=False)  # there are no crops for a view of the user's own
     assert evaluate(trained, "linear", epochs=1, quiet=True, lr=0.1, **images)["settings"]["views"] == "cached"
 

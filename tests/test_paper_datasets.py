@@ -92,6 +92,11 @@ def test_linear_and_lowshot_with_multi_label_data(trained, voc):
     assert kept.sum() == 11
     ignored = svm.average_precision(scores[kept], column[kept] == 1, eleven_points=True)
     assert result["details"]["map_devkit"]["my dog"] == pytest.approx(ignored)
+    chosen = evaluate(trained, "linear", train=spec, quiet=True, cost="benchmark")["settings"]
+    candidates = svm.candidates("benchmark")
+    expected = [svm.best_cost(train_x, column == 1, candidates) for column in source.marks.values.T]
+    assert chosen["cost"] == "benchmark"
+    assert list(chosen["costs"].values()) == expected
     few = evaluate(trained, "lowshot", train=spec, quiet=True, shots=[2], draws=2)["metrics"]
     assert few.keys() == {"map@2", "map_devkit@2"}
     for protocol in ("knn", "clustering", "semisup", "information"):

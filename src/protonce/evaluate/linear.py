@@ -50,8 +50,8 @@ def _about_views(views: str, dataset: str) -> str:
     """Say which of the two protocols was used, and how to get the other."""
     if views == "augmented":
         whose = f" for {dataset}" if dataset in OF_THE_PAPER else ""
-        return f"the paper's protocol{whose}, with new crops in each epoch (--views cached: features computed once)"
-    return "features computed once (--views augmented: the paper's protocol, with new crops in each epoch)"
+        return f"new crops in each epoch, as in the paper{whose} (--views cached: features computed once)"
+    return "features computed once (--views augmented: new crops in each epoch, as in the paper)"
 
 
 def _svms(task: Task) -> Outcome:
