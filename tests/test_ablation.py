@@ -142,7 +142,10 @@ def test_the_papers_numbers_stand_beside_the_papers_protocol(train, photos, tmp_
         size = DATASETS["ImageNet"]
         data = {"classes": size.classes, "train": {"images": train}, "test": {"images": size.test}}
         options = PROTOCOLS[protocol]()
-        chosen = {"semisup": {"shares": [0.01], "classifier_lr": [1.0]}, "linear": {"views": "augmented", "lr": 10.0}}
+        chosen = {
+            "semisup": {"shares": [0.01], "classifier_lr": [1.0]},
+            "linear": {"views": "augmented", "lr": 10.0, "cells": 1},
+        }
         settings = {**dataclasses.asdict(options), **chosen[protocol]}
         settings["epochs"] = 20 if protocol == "semisup" else 100
         metrics = {"top1": 0.6, "top5@1%": {"mean": 0.7, "std": 0.01}}

@@ -1,5 +1,7 @@
 """Softmax regression and fine-tuning: against autograd, torch's SGD and scikit-learn; and the protocol on a run."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from conftest import picture
 from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.evaluate import linear, protocols, regression, semisup
@@ -169,6 +172,62 @@ def test_the_papers_settings_are_the_defaults(trained, monkeypatch):
         assert seen["schedule"] == regression.Schedule(epochs, [0.6, 0.8], 0.1, 256)
 
 
+def test_a_folder_of_imagenet_gets_the_papers_protocol(trained, tmp_path, monkeypatch, capsys):
+    """It is recognised by its classes; the output says which protocol was used, and how to get the other."""
+    for i in range(1000):
+        (tmp_path / "train" / f"n{i:08d}").mkdir(parents=True)
+        picture(seed=i).save(tmp_path / "train" / f"n{i:08d}" / "0.png")
+    (tmp_path / "val" / "n00000007").mkdir(parents=True)
+    picture(seed=1007).save(tmp_path / "val" / "n00000007" / "0.png")
+    images = {"train": str(tmp_path / "train"), "test": str(tmp_path / "val")}
+    named = []
+    for given in ({}, {"views": "cached", "lr": 0.1}):
+        found = evaluate(trained, "linear", epochs=1, **images, **given)
+        named.append((found["settings"]["views"], found["settings"]["lr"], capsys.readouterr().out))
+    assert [(views, rate) for views, rate, _ in named] == [("augmented", 10.0), ("cached", 0.1)]
+    assert (
+        "new crops in each epoch, as in the paper for ImageNet (--views cached: features computed once)" in named[0][2]
+    )
+    assert "features computed once (--views augmented: new crops in each epoch, as in the paper)" in named[1][2]
+    monkeypatch.setattr(type(trained), "own", True, raising=False)  # there are no crops for a view of the user's own
+    assert evaluate(trained, "linear", epochs=1, quiet=True, lr=0.1, **images)["settings"]["views"] == "cached"
+
+
+def test_the_papers_classifier_starts_at_random_weights_and_the_other_at_zero(trained, others, monkeypatch):
+    """Weights from N(0, 0.01²) and a bias of zero; from there the steps are those of torch's SGD."""
+    first = Regression.random(200, 500, seed=3)
+    assert first.weight.shape == (1, 200, 500)
+    assert float(first.weight.std()) == pytest.approx(0.01, rel=0.02)
+    assert abs(float(first.weight.mean())) < 2e-4
+    assert not any(value.any() for value in (first.bias, first.weight_velocity, first.bias_velocity))
+    assert torch.equal(first.weight, Regression.random(200, 500, seed=3).weight)
+    assert not torch.equal(first.weight, Regression.random(200, 500, seed=4).weight)
+    step, seen = Regression.step, []
+
+    def note(self, x, codes, rates):
+        seen.append((self, self.weight.clone(), x.clone(), codes.clone()))
+        step(self, x, codes, rates)
+
+    monkeypatch.setattr(Regression, "step", note)
+    for views in ("augmented", "cached"):
+        seen.clear()
+        evaluate(trained, "linear", test=str(others), quiet=True, views=views, epochs=1, lr=0.5, batch_size=16, seed=3)
+        (fitted, weight, x, _) = seen[0]
+        layer = nn.Linear(x.shape[1], 3)
+        with torch.no_grad():
+            expected = Regression.random(3, x.shape[1], seed=3).weight if views == "augmented" else torch.zeros(1)
+            layer.weight.copy_(expected[0])
+            layer.bias.zero_()
+        torch.testing.assert_close(weight[0], layer.weight.data)
+        optimizer = torch.optim.SGD(layer.parameters(), 0.5, momentum=0.9)
+        for _, _, x, codes in seen:
+            optimizer.zero_grad()
+            F.cross_entropy(layer(x), codes).backward()
+            optimizer.step()
+        torch.testing.assert_close(fitted.weight[0], layer.weight.data, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(fitted.bias[0], layer.bias.data, atol=1e-5, rtol=1e-4)
+
+
 def test_crops_of_the_linear_classifier_follow_the_seed(trained, others, monkeypatch):
     seeds = []
     fit = linear._fit_augmented
@@ -188,6 +247,28 @@ def test_every_epoch_uses_all_labelled_images(trained, photos):
         batches = list(loader.samples(torch.arange(48), 0, size, every=True))
         assert [len(b.index) for b in batches] == sizes
         assert torch.cat([b.index for b in batches]).tolist() == list(range(48))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "cells", "window"), [(7, 7, 2, (6, 6)), (7, 7, 3, (5, 5)), (3, 5, 2, (2, 4))]
+)
+def test_cells_are_windows_at_stride_one(height, width, cells, window):
+    """By a loop; of the 7 x 7 map of a ResNet-50 windows of 6 x 6, so 8192 numbers for each image."""
+    maps = torch.randn(2, 2048 if height == width else 5, height, width, generator=torch.Generator().manual_seed(0))
+    backbone = SimpleNamespace(forward_features=lambda _: maps)
+    found = linear.pooled_features(SimpleNamespace(backbone=backbone, feature_dim=maps.shape[1]), maps, cells)
+    assert found.shape == (2, cells**2 * maps.shape[1])
+    parts = found.view(2, maps.shape[1], cells, cells)
+    for top in range(cells):
+        for left in range(cells):
+            seen = maps[:, :, top : top + window[0], left : left + window[1]]
+            assert seen.shape[2:] == window
+            torch.testing.assert_close(parts[:, :, top, left], seen.mean(dim=(2, 3)))
+
+
+def test_more_cells_than_the_feature_map_has_are_refused(trained, others):
+    with pytest.raises(UserError, match=r"--cells 9: the feature map has only (\d) x \1 cells; use --cells \1$"):
+        evaluate(trained, "linear", test=str(others), quiet=True, views="augmented", epochs=1, cells=9)
 
 
 def test_cells_of_the_feature_map(trained, others):

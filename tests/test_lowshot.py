@@ -39,11 +39,13 @@ def test_the_nearest_class_mean_and_chosen_costs(trained, others):
     mean = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[4], draws=1, classifier="mean")
     scores = lowshot.class_means(train_x[chosen], marks[chosen], test_x)
     assert mean["metrics"]["accuracy@4"]["mean"] == svm.accuracy(scores, sorted(set(test.labels)), test.labels)
-    auto = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[2, 4], draws=1, cost="auto")
-    scores, _ = svm.decisions(train_x[chosen], marks[chosen], test_x, None)
-    assert auto["metrics"]["accuracy@4"]["mean"] == svm.accuracy(scores, sorted(set(test.labels)), test.labels)
     fixed = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[2], draws=1)
-    assert auto["metrics"]["accuracy@2"] == fixed["metrics"]["accuracy@2"]  # two images a class: nothing to choose by
+    for cost in ("auto", "benchmark"):
+        found = evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[2, 4], draws=1, cost=cost)
+        scores, _ = svm.decisions(train_x[chosen], marks[chosen], test_x, svm.COSTS[cost])
+        assert found["settings"]["cost"] == cost
+        assert found["metrics"]["accuracy@4"]["mean"] == svm.accuracy(scores, sorted(set(test.labels)), test.labels)
+        assert found["metrics"]["accuracy@2"] == fixed["metrics"]["accuracy@2"]  # two images a class: no choice
 
 
 @pytest.fixture

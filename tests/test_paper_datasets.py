@@ -1,6 +1,7 @@
 """The paper's data sets, as they come."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ from PIL import Image
 from sklearn.svm import LinearSVC
 
 from conftest import stripes
+from protonce.data.paper_datasets import is_imagenet
 from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.evaluate import svm
 from protonce.evaluate.protocols import evaluate
+from protonce.evaluate.task import Task
 
 
 @pytest.fixture
@@ -89,6 +92,11 @@ def test_linear_and_lowshot_with_multi_label_data(trained, voc):
     assert kept.sum() == 11
     ignored = svm.average_precision(scores[kept], column[kept] == 1, eleven_points=True)
     assert result["details"]["map_devkit"]["my dog"] == pytest.approx(ignored)
+    chosen = evaluate(trained, "linear", train=spec, quiet=True, cost="benchmark")["settings"]
+    candidates = svm.candidates("benchmark")
+    expected = [svm.best_cost(train_x, column == 1, candidates) for column in source.marks.values.T]
+    assert chosen["cost"] == "benchmark"
+    assert list(chosen["costs"].values()) == expected
     few = evaluate(trained, "lowshot", train=spec, quiet=True, shots=[2], draws=2)["metrics"]
     assert few.keys() == {"map@2", "map_devkit@2"}
     for protocol in ("knn", "clustering", "semisup", "information"):
@@ -115,6 +123,23 @@ def test_places_and_imagenet_in_their_published_layouts(trained, photos, tmp_pat
     result = evaluate(trained, "linear", train=f"Places205:{tmp_path / 'places'}", quiet=True, epochs=1)
     assert result["settings"]["views"] == "augmented"
     assert result["settings"]["cells"] == 2
+
+
+def test_imagenet_is_recognised_by_its_classes():
+    """A thousand synsets are ImageNet under any name; fewer, more or other classes are not."""
+    synsets = [f"n{i:08d}" for i in range(1000)]
+    assert is_imagenet(synsets)
+    others = [synsets[:999], [*synsets, "n99999999"], [*synsets[:999], "dog"], [*synsets[:999], "n0000000"], []]
+    assert not any(map(is_imagenet, [*others, [f"{synset}x" for synset in synsets]]))
+    for spec, labels, name in (
+        ("photos/train", synsets * 2, "ImageNet"),
+        ("photos/train", synsets[:10], ""),
+        ("ImageNet:photos", ["cat", "dog"], "ImageNet"),
+        ("CIFAR10:photos", ["cat", "dog"], "CIFAR10"),
+        ("STL10:photos", synsets, "ImageNet"),
+    ):
+        source = SimpleNamespace(spec=spec, labels=labels, marks=None)
+        assert Task(None, source, source, None, None, None).dataset_name == name
 
 
 def test_lists_that_are_not_text_are_refused(voc):

@@ -5,7 +5,9 @@ import dataclasses
 
 import pytest
 
+from protonce.evaluate import protocols
 from protonce.evaluate.options import PROTOCOLS
+from protonce.evaluate.task import over_draws
 from protonce.reported import DATASETS, REFERENCES, describe, excerpts, find, is_same
 from protonce.results import from_paper, scores
 
@@ -26,7 +28,7 @@ def as_in_the_paper(protocol, metric):
     if protocol != "clustering":
         data["test"] = {"source": f"{reference.data}@val:b", "images": size.test}
     if metric.endswith("Places205"):
-        settings |= {"epochs": 40, "lr": 0.3, "cells": 6}
+        settings |= {"epochs": 40, "lr": 0.3, "cells": 2}
     return {"protocol": protocol, "metrics": {metric.split()[0]: 0.5}, "settings": settings, "data": data}
 
 
@@ -52,12 +54,32 @@ def test_the_defaults_on_the_papers_data_are_compared(protocol, metric):
         assert from_paper([apart, score]) == []  # it stands beside the other
 
 
+@pytest.mark.parametrize("metric", ["map@4", "accuracy@16"])
+def test_beside_the_papers_deviation_stands_ours_with_n(metric):
+    runs = [0.41, 0.44, 0.42, 0.47, 0.43]
+    mean = sum(runs) / 5
+    squares = sum((run - mean) ** 2 for run in runs)
+    result = as_in_the_paper("lowshot", metric) | {"metrics": {metric: over_draws(runs)}}
+    protocols._remark_on_deviations(result)
+    (score,) = scores(result)
+    assert score.std == pytest.approx((squares / 4) ** 0.5)
+    assert score.remark == f"± {(squares / 5) ** 0.5:.3f} with n, as in the paper" == "± 0.021 with n, as in the paper"
+    assert score.text == "0.434 ± 0.023"
+    assert "±" in score.paper
+    elsewhere = copy.deepcopy(result) | {"remarks": {}}
+    elsewhere["data"]["train"]["images"] -= 1
+    protocols._remark_on_deviations(elsewhere)
+    assert elsewhere["remarks"] == {}
+
+
 @pytest.mark.parametrize(
     ("protocol", "metric", "settings"),
     [
         ("knn", "momentum_accuracy", {"tau": 0.07}),
         ("linear", "top1", {"views": "cached"}),
         ("linear", "top1", {"epochs": 50}),
+        ("linear", "top1", {"cells": 2}),
+        ("linear", "top1 Places205", {"cells": 1}),
         ("linear", "map", {"cost": "auto"}),
         ("lowshot", "map@4", {"classifier": "mean"}),
         ("lowshot", "accuracy@4", {"draws": 3}),

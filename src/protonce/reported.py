@@ -55,8 +55,8 @@ class Excerpt:
 
 
 def _references() -> dict[tuple[str, str], Reference]:
-    imagenet: dict[str, object] = {"views": "augmented", "drops": [0.6, 0.8], "epochs": 100, "lr": 10.0}
-    places = {**imagenet, "epochs": 40, "lr": 0.3}
+    imagenet: dict[str, object] = {"views": "augmented", "drops": [0.6, 0.8], "epochs": 100, "lr": 10.0, "cells": 1}
+    places = {**imagenet, "epochs": 40, "lr": 0.3, "cells": 2}
     svm: dict[str, object] = {"cost": (0.5, "benchmark")}  # of the published code, and of the benchmark it cites
     shots = {**svm, "classifier": "svm", "draws": 5}
     tuning: dict[str, object] = {"epochs": 20, "drops": [0.6, 0.8], "lr": 0.01, "batch_size": 256, "draws": 5}

@@ -1,5 +1,7 @@
 """The paper's data sets in their published layouts, as `NAME[@SPLIT]:ROOT`: ImageNet, Places205, VOC."""
 
+import re
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
@@ -32,6 +34,14 @@ VOC_CLASSES = [
     "train",
     "tvmonitor",
 ]
+
+IMAGENET_CLASSES = 1000
+SYNSET = re.compile(r"n\d{8}")  # name of a class of ImageNet
+
+
+def is_imagenet(classes: Collection[str]) -> bool:
+    """Whether these are the classes of ImageNet, wherever its images are: 1,000 synsets."""
+    return len(classes) == IMAGENET_CLASSES and all(map(SYNSET.fullmatch, classes))
 
 
 def read(name: Name, part: str) -> Listing:

@@ -1,6 +1,5 @@
 """Agreement of labels with clusters of frozen features (table 5), and with the run's own clusters over training."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,10 +14,9 @@ from protonce.errors import UserError
 from protonce.evaluate.task import Metrics, Outcome, Task, over_draws, single_labels
 from protonce.features import WORDS
 from protonce.kmeans import Engine, k_means
-from protonce.reported import CLUSTERS, DATASETS
+from protonce.reported import CLUSTERS
 from protonce.run import Run, read_assignments
 
-SYNSET = re.compile(r"n\d{8}")  # a class of ImageNet
 MANY = 1_000_000  # images; the paper clusters ImageNet's training images
 
 SCORES: dict[str, Callable[[Table], float]] = {
@@ -60,12 +58,10 @@ def default_clusters(dataset: str, labels: Sequence[str]) -> int:
     """Default k: the number of labels; for the training images of ImageNet the paper's 25,000 (table 5).
 
     Args:
-        dataset: name of the data set; empty for the user's own files, which are ImageNet if their classes are.
+        dataset: name of the data set, see `Task.dataset_name`.
         labels: of the images.
     """
-    classes = set(labels)
-    synsets = len(classes) == DATASETS["ImageNet"].classes and all(map(SYNSET.fullmatch, classes))
-    return CLUSTERS if len(labels) >= MANY and (dataset == "ImageNet" or synsets) else len(classes)
+    return CLUSTERS if len(labels) >= MANY and dataset == "ImageNet" else len(set(labels))
 
 
 def over_training(

@@ -16,6 +16,8 @@ from protonce.evaluate.regression import Regression, Schedule, best_rate, choose
 from protonce.evaluate.task import Metrics, Outcome, Task
 from protonce.features import WORDS, Unchanged, extract
 
+OF_THE_PAPER = ("ImageNet", "Places205")  # data on which the paper trains a softmax regression
+
 
 def protocol(task: Task) -> Outcome:
     """Linear classifier on all labels: softmax regression, or SVMs if images may have several classes."""
@@ -24,7 +26,7 @@ def protocol(task: Task) -> Outcome:
     given, places = task.options, task.dataset_name == "Places205"
     views = given.views
     if views == "auto":
-        views = "augmented" if task.dataset_name in ("ImageNet", "Places205") else "cached"
+        views = "augmented" if task.dataset_name in OF_THE_PAPER and not task.run.own else "cached"
     epochs = given.epochs if given.epochs != "auto" else 40 if places else 100
     cells = given.cells if given.cells != "auto" else 2 if places and views == "augmented" else 1
     schedule = Schedule(epochs, given.drops, 0.1, given.batch_size)
@@ -40,13 +42,21 @@ def protocol(task: Task) -> Outcome:
     metrics: Metrics = {f"top{k}": top(logits, truth, k) for k in (1, 5)}
     what = "random crops and flips" if views == "augmented" else "plain views"
     pooled = f"frozen backbone features of the query encoder, pooled to {cells} x {cells}; trained on {what}"
-    notes = [f"learning rate {rate:g}, {epochs} epochs"]
+    notes = [f"learning rate {rate:g}, {epochs} epochs", _about_views(views, task.dataset_name)]
     return Outcome(metrics, pooled, {**settings, "lr": rate}, notes=notes, unused=["cost"])
+
+
+def _about_views(views: str, dataset: str) -> str:
+    """Say which of the two protocols was used, and how to get the other."""
+    if views == "augmented":
+        whose = f" for {dataset}" if dataset in OF_THE_PAPER else ""
+        return f"new crops in each epoch, as in the paper{whose} (--views cached: features computed once)"
+    return "features computed once (--views augmented: new crops in each epoch, as in the paper)"
 
 
 def _svms(task: Task) -> Outcome:
     train, test = (task.features(source, "backbone")[0].numpy() for source in (task.train, task.test))
-    cost = None if task.options.cost == "auto" else task.options.cost
+    costs = svm.candidates(task.options.cost)
     known, marks = task.marks(task.train) == 1, task.marks(task.test)
     empty = [c for c, column in zip(task.classes, known.T, strict=True) if not column.any()]
     if empty:
@@ -54,10 +64,10 @@ def _svms(task: Task) -> Outcome:
             f"class {empty[0]} has no images in {task.train.spec}; the SVM of each class needs at least one"
         )
     with task.steps.doing(f"{len(task.classes)} SVMs on {len(train):,} images"):
-        scores, costs = svm.decisions(svm.unit(train), known, svm.unit(test), cost)
+        scores, chosen = svm.decisions(svm.unit(train), known, svm.unit(test), costs)
     metrics, details = svm.precisions(scores, marks, task.classes, task.eleven_points)
     features = f"{WORDS['backbone']}, of unit length"
-    settings = {"costs": dict(zip(task.classes, costs, strict=True))}
+    settings = {"costs": dict(zip(task.classes, chosen, strict=True))}
     unused = ["views", "epochs", "lr", "drops", "batch_size", "cells"]
     return Outcome(metrics, features, settings, details, unused=unused)
 
@@ -117,7 +127,7 @@ def _fit_augmented(
             for (view,), index in loader.train(order(len(loader), seed, epoch), epoch, schedule.batch_size, every=True):
                 features = encode(view)
                 if classifier is None:
-                    classifier = Regression.zero(1, len(task.classes), features.shape[1], loader.device)
+                    classifier = Regression.random(len(task.classes), features.shape[1], seed, loader.device)
                 classifier.step(features, codes[index].to(features.device), step)
             assert classifier is not None
             task.drafts.keep_tensors({**vars(classifier), "epochs": torch.tensor(epoch + 1)})
@@ -129,8 +139,11 @@ def _fit_augmented(
 def pooled_features(encoder: Encoder, x: Tensor, cells: int) -> Tensor:
     """Features of views x, average-pooled to cells x cells; (B, cells² D).
 
+    More than one cell are windows of the feature map at stride 1: two by two of the 7 x 7 map of a ResNet-50 at 224
+    pixels are windows of 6 x 6, those of the benchmark that the paper follows for Places205 (Goyal et al. 2019).
+
     Raises:
-        UserError: the backbone has no feature map.
+        UserError: the backbone has no feature map, or one with fewer cells.
     """
     if cells == 1:
         return encoder.features(x)
@@ -138,4 +151,9 @@ def pooled_features(encoder: Encoder, x: Tensor, cells: int) -> Tensor:
     features = backbone.forward_features(x.contiguous(memory_format=torch.channels_last))
     if features.ndim != 4 or features.shape[1] != encoder.feature_dim:
         raise UserError(f"--cells {cells} needs a backbone with a feature map, (B, D, h, w); this backbone has none")
-    return F.adaptive_avg_pool2d(features, cells).flatten(1)
+    height, width = features.shape[2:]
+    if min(height, width) < cells:
+        raise UserError(
+            f"--cells {cells}: the feature map has only {height} x {width} cells; use --cells {min(height, width)}"
+        )
+    return F.avg_pool2d(features, (height - cells + 1, width - cells + 1), stride=1).flatten(1)

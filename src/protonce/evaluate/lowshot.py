@@ -148,7 +148,7 @@ def _score(task: Task, train: Floats, chosen: NDArray[np.int64], test: Floats) -
     if options.classifier == "mean":
         scores = class_means(train, marks, test)
     else:
-        scores, _ = svm.decisions(train, marks, test, None if options.cost == "auto" else options.cost, chosen)
+        scores, _ = svm.decisions(train, marks, test, svm.candidates(options.cost), chosen)
     if task.multi_label:
         return svm.precisions(scores, task.marks(task.test), task.classes, task.eleven_points)[0]
     return {"accuracy": svm.accuracy(scores, task.classes, single_labels(task.test))}

@@ -34,7 +34,8 @@ class LinearOptions(Options):
     views: Literal["auto", "augmented", "cached"] = setting(
         "auto",
         "augmented, as in the paper: features of new random crops and flips in each epoch; cached: features of "
-        "plain views, computed once; auto: augmented for ImageNet and Places205, otherwise cached",
+        "plain views, computed once; auto: augmented for ImageNet (recognised by its 1,000 classes) and "
+        "Places205, otherwise cached",
     )
     epochs: int | Auto = setting("auto", "training epochs; auto: 100, or 40 for Places205", least=1, most=LONG)
     lr: float | Auto = setting(
@@ -53,13 +54,15 @@ class LinearOptions(Options):
     batch_size: int = setting(256, "images per step", least=1, most=LARGE_BATCH)
     cells: int | Auto = setting(
         "auto",
-        "pool the last feature map to N x N cells; auto: 1, or 2 for Places205 (8192-D for a ResNet-50)",
+        "pool the last feature map to N x N cells, windows at stride 1; auto: 1, or 2 for Places205: windows of 6 x 6 "
+        "for a map of 7 x 7 (8192-D for a ResNet-50)",
         least=1,
         most=16,
     )
-    cost: float | Auto = setting(
+    cost: float | Literal["auto", "benchmark"] = setting(
         0.5,
-        "C of the SVMs; auto: chosen for each class by 3-fold cross-validation",
+        "C of the SVMs; auto: chosen for each class by 3-fold cross-validation; benchmark: the same, from the values "
+        "of the benchmark that the paper follows, 2^-19 to 2^-4 and 10^-7 to 10^2",
         above=0,
         least=1e-9,
         most=1_000_000,
@@ -73,9 +76,10 @@ class LowshotOptions(Options):
     shots: list[int] = setting([1, 2, 4, 8, 16], "training images per class", least=1, most=MANY)
     draws: int = setting(5, "independent draws of the training images", least=1, most=1000)
     classifier: Literal["svm", "mean"] = setting("svm", "svm, or mean: the nearest class mean (sec. 3.5)")
-    cost: float | Auto = setting(
+    cost: float | Literal["auto", "benchmark"] = setting(
         0.5,
-        "C of the SVMs; auto: chosen by 3-fold cross-validation if there are at least 3 images per class",
+        "C of the SVMs; auto: chosen by 3-fold cross-validation if there are at least 3 images per class; benchmark: "
+        "the same, from the values of the benchmark that the paper follows, 2^-19 to 2^-4 and 10^-7 to 10^2",
         above=0,
         least=1e-9,
         most=1_000_000,

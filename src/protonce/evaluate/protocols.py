@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from protonce.evaluate.drafts import Drafts
 from protonce.evaluate.options import PROTOCOLS, Options
 from protonce.evaluate.task import Outcome, Task, single_labels
 from protonce.progress import Steps
-from protonce.reported import HEADING
+from protonce.reported import HEADING, is_same
 from protonce.results import describe_images, from_paper, scores
 from protonce.run import Run
 from protonce.shortening import shorten
@@ -81,6 +82,7 @@ def evaluate(
     about = _about_split(labelled, tested, how, outcome)
     _remark_on_top5(outcome, about["classes"])
     result = {"protocol": protocol, **_summary(outcome, chosen), "data": about, "key": key}
+    _remark_on_deviations(result)
     manifest.write(run.path, file, json.dumps(result, indent=2) + "\n")
     drafts.remove()
     if not quiet:
@@ -109,6 +111,15 @@ def _remark_on_top5(outcome: Outcome, classes: int) -> None:
             if metric.partition("@")[0] == "top5":
                 before = outcome.remarks.get(metric)
                 outcome.remarks[metric] = f"{before}; {ALWAYS_ONE}" if before else ALWAYS_ONE
+
+
+def _remark_on_deviations(result: dict[str, Any]) -> None:
+    """Beside the paper's table 1, also give the deviation that the published code computes, with n instead of n - 1."""
+    if result["protocol"] == "lowshot":
+        for metric, score in result["metrics"].items():
+            if is_same(result, metric):
+                deviation = statistics.pstdev(score["runs"])
+                result.setdefault("remarks", {})[metric] = f"± {deviation:.3f} with n, as in the paper"
 
 
 def _file_stem(protocol: str, name: str | None) -> str:

@@ -13,6 +13,7 @@ from protonce.ties import exceeds
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # candidates for the learning rate
 MOMENTUM = 0.9
+INITIAL_STD = 0.01  # of the first weights of the paper's classifier, as in the published code
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ class Regression:
         """All parameters and momentum buffers zero."""
         shapes = ((rates, classes, dim), (rates, classes)) * 2
         return cls(*(torch.zeros(shape, device=device) for shape in shapes))
+
+    @classmethod
+    def random(cls, classes: int, dim: int, seed: int, device: torch.device | str = "cpu") -> "Regression":
+        """One regression, its weights from N(0, 0.01²); the bias and the momentum buffers zero."""
+        regression = cls.zero(1, classes, dim)
+        regression.weight.normal_(std=INITIAL_STD, generator=randomness.generator(seed, "linear weights"))
+        return cls(*(value.to(device) for value in vars(regression).values()))
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits of features (B, D); (B, R, C)."""

@@ -6,6 +6,7 @@ much as negative ones, dual solver.
 
 import warnings
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,16 @@ from protonce.ties import COSINE, first_of_highest, ranks
 Floats = NDArray[np.floating]
 Marks = NDArray[np.int8]  # (n, classes): 1 present, -1 absent, 0 present but difficult to recognise
 COST = 0.5
-COSTS = (0.01, 0.1, 0.5, 1.0, 10.0)  # candidates for cross-validation
+COSTS = {  # candidates for cross-validation; from the smallest, which is chosen of several that are equally good
+    "auto": (0.01, 0.1, 0.5, 1.0, 10.0),
+    "benchmark": tuple(sorted([2.0**n for n in range(-19, -3)] + [10.0**n for n in range(-7, 3)])),  # Goyal et al. 2019
+}
 FOLDS = 3
+
+
+def candidates(cost: float | Literal["auto", "benchmark"]) -> tuple[float, ...]:
+    """The values of C from which the option `cost` chooses; a single one is not cross-validated."""
+    return COSTS[cost] if isinstance(cost, str) else (cost,)
 
 
 def unit(features: Floats) -> NDArray[np.float64]:
@@ -52,7 +61,7 @@ def decisions(
     train: Floats,
     marks: NDArray[np.bool_],
     test: Floats,
-    cost: float | None = COST,
+    costs: Sequence[float] = (COST,),
     images: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.float64], list[float]]:
     """`decision` of each class, and the C of each.
@@ -61,19 +70,21 @@ def decisions(
         train: unit features, (n, D).
         marks: whether each image has each class, (n, classes).
         test: unit features, (q, D).
-        cost: C; None: chosen for each class by cross-validation on the training images.
+        costs: candidates for C; of several one is chosen for each class by cross-validation on the training images.
         images: image index of each row, if images may be repeated, (n,); None: no image is repeated.
 
     Returns:
         (q, classes), and C of each class
     """
-    costs = [best_cost(train, column, images) if cost is None else cost for column in marks.T]
-    columns = [decision(train, column, test, c) for column, c in zip(marks.T, costs, strict=True)]
-    return np.stack(columns, axis=1), costs
+    chosen = [best_cost(train, column, costs, images) if len(costs) > 1 else costs[0] for column in marks.T]
+    columns = [decision(train, column, test, c) for column, c in zip(marks.T, chosen, strict=True)]
+    return np.stack(columns, axis=1), chosen
 
 
-def best_cost(train: Floats, positive: NDArray[np.bool_], images: NDArray[np.int64] | None = None) -> float:
-    """The C with the best average precision over three folds of the training images; the smallest of several.
+def best_cost(
+    train: Floats, positive: NDArray[np.bool_], costs: Sequence[float], images: NDArray[np.int64] | None = None
+) -> float:
+    """The C with the best average precision over three folds of the training images; the first of several.
 
     The published C if there are fewer than three positive or negative images. Arguments as for `decisions`.
     """
@@ -87,13 +98,13 @@ def best_cost(train: Floats, positive: NDArray[np.bool_], images: NDArray[np.int
         folds[members] = np.arange(len(members)) % FOLDS
     fold = folds[image]
     precisions = []
-    for cost in COSTS:
+    for cost in costs:
         scores = np.empty(len(positive))
         for f in range(FOLDS):
             scores[fold == f] = decision(train[fold != f], positive[fold != f], train[fold == f], cost)
         held = [average_precision(scores[fold == f], positive[fold == f]) for f in range(FOLDS)]
         precisions.append(np.mean(held))
-    return COSTS[int(first_of_highest(np.array(precisions), 1e-9))]
+    return costs[int(first_of_highest(np.array(precisions), 1e-9))]
 
 
 def average_precision(scores: Floats, positive: NDArray[np.bool_], eleven_points: bool = False) -> float:

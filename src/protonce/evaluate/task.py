@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protonce.data import named
+from protonce.data.paper_datasets import is_imagenet
 from protonce.data.sources import Source
 from protonce.errors import UserError
 from protonce.evaluate.drafts import Drafts
@@ -47,7 +48,9 @@ class Task:
 
     @property
     def dataset_name(self) -> str:
-        """Name of the training data set, such as ImageNet; empty for the user's own files."""
+        """Name of the training data set: ImageNet if its classes are; empty for the user's other files."""
+        if is_imagenet(self.classes):
+            return "ImageNet"
         name = named.parse(self.train.spec)
         return name.name if name else ""
 
