@@ -34,12 +34,7 @@ def kill(stage: Stage) -> None:
     """Kill a command once or twice, and run it again: the result is the right one, and nothing partial stays."""
     rng, material = stage.rng, stage.material
     which = rng.choice([*LENGTH, "train", "resume", "train"])
-    command = _training() if which == "train" else COMMANDS[which]
-    name = "interrupted" if which in ("train", "resume") else "trained"
-    expected = material.expected(name, "resume" if which == "train" else which)
-    if which != "train":
-        material.copy(name, stage.here / "run")
-        shutil.rmtree(stage.here / "run" / "features", ignore_errors=True)
+    command, expected = _prepare(stage, which)
     arguments = command.arguments(material)
     for _ in range(rng.choice([1, 1, 2])):
         after = rng.uniform(0.02, LENGTH[which])
@@ -142,16 +137,22 @@ def checkpoint_of_another(stage: Stage) -> None:
     )
 
 
+def _prepare(stage: Stage, which: str) -> tuple[Command, Any]:
+    """A command on a run without kept features, or one that trains a new run, and its right result."""
+    name = "interrupted" if which in ("train", "resume") else "trained"
+    expected = stage.material.expected(name, "resume" if which == "train" else which)
+    if which == "train":
+        return _training(), expected
+    stage.material.copy(name, stage.here / "run")
+    shutil.rmtree(stage.here / "run" / "features", ignore_errors=True)
+    return COMMANDS[which], expected
+
+
 def low_memory(stage: Stage) -> None:
     """Little memory: the command ends well or in a sentence."""
     rng, material = stage.rng, stage.material
     which = rng.choice(["train", "resume", "embed", "knn", "report", "clusters", "import"])
-    command = _training() if which == "train" else COMMANDS[which]
-    name = "interrupted" if which in ("train", "resume") else "trained"
-    expected = material.expected(name, "resume" if which == "train" else which)
-    if which != "train":
-        material.copy(name, stage.here / "run")
-        shutil.rmtree(stage.here / "run" / "features", ignore_errors=True)
+    command, expected = _prepare(stage, which)
     room = int(2 ** rng.uniform(26, 29.5))
     stage.did(f"{room >> 10} kB of memory")
     stage.attempt(
