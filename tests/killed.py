@@ -54,11 +54,13 @@ def die_in_a_checkpoint(number):
     os.fsync = fsync_or_die
 
 
-def attempts(photos, folder, workers, rng, length):
-    """Kill a run up to three times, and then let it end; the moments at which it was killed."""
+def attempts(photos, folder, workers, rng, length, number):
+    """Kill a run up to three times, and then let it end; the moments at which it was killed.
+
+    The first time in the checkpoint of this number; 0: at a random moment.
+    """
     moments = []
-    if rng.random() < 0.25:
-        number = rng.randint(1, 9)
+    if number:
         assert killed(fork(photos, folder, workers, before=lambda: die_in_a_checkpoint(number)))
         moments.append(f"in checkpoint {number}")
     while True:
@@ -84,7 +86,7 @@ def main(photos, out, workers, runs):
         moments, tries = [], 0
         while not moments:  # it may have ended before it was killed
             folder, tries = out / f"run{run}-{tries}", tries + 1
-            moments = attempts(photos, folder, workers, rng, length)
+            moments = attempts(photos, folder, workers, rng, length, run % 10 if run % 4 == 0 else 0)
         same = all((folder / name).read_bytes() == (out / "whole" / name).read_bytes() for name in RESULTS)
         epochs = [record["epoch"] for record in protonce.load(folder).metrics]
         print(f"run {run}: killed {', '.join(moments)}; {'the same' if same else 'NOT the same'}, epochs {epochs}")
