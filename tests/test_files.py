@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from protonce.files import csv_text, read_csv, write_whole
+from protonce.files import csv_text, is_empty, read_csv, whole_folder, write_whole
 
 
 @pytest.mark.parametrize("error", [OSError("12 requested and 0 written"), OSError(errno.ENOSPC, "full"), ValueError()])
@@ -43,3 +43,31 @@ def test_no_cell_is_a_formula_and_every_cell_is_read_back():
 def test_a_damaged_table_is_an_error(text):
     with pytest.raises(csv.Error):
         read_csv(text)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_is_whole_or_as_it_was(tmp_path, there):
+    """A folder that is there may be a mount point: it keeps its identity."""
+    path = tmp_path / "out"
+    if there:
+        path.mkdir()
+        (path / ".part").mkdir()  # of a process that was killed
+        before = path.stat().st_ino
+
+    def fill(fail):
+        with whole_folder(path) as part:
+            (part / "sub").mkdir(parents=True)
+            (part / "config.yaml").write_text("x")
+            if fail:
+                raise OSError("full")
+
+    assert is_empty(path)
+    with pytest.raises(OSError, match="full"):
+        fill(True)
+    assert path.exists() == there
+    assert not there or list(path.iterdir()) == []
+    fill(False)
+    assert {p.name for p in path.iterdir()} == {"sub", "config.yaml"}
+    assert not is_empty(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert not there or path.stat().st_ino == before

@@ -102,7 +102,7 @@ def test_a_webdataset_names_its_classes(tmp_path):
         ("a.tar.gz", b"nothing", "cannot be read as a .tar"),
         ("a.csv", b"", "a.csv is empty"),
         ("a.csv", b"colour,shape\nred,round\n", "has no column of image paths"),
-        ("a.csv", b"path,label\na.png,1\nb.png\n", "row 3 of .* has 1 columns, but the first row has 2"),
+        ("a.csv", b"path,label\na.png,1\nb.png\n", "line 3 of .* has 1 columns, but the first row has 2"),
         ("a.csv", b"path\n", "no images found in the table"),
         (
             "a.csv",
@@ -111,8 +111,8 @@ def test_a_webdataset_names_its_classes(tmp_path):
         ),
         ("a.csv", "path\na.png\n".encode("utf-16"), "cannot be read as .csv: it contains NUL characters"),
         ("a.csv", b"path\n" + b"x" * 200_000, "cannot be read as .csv: field larger than field limit"),
-        ("a.csv", b"path\n" + b"x" * 100_000, "row 2 of .* has 'xxx.* instead of a path"),
-        ("a.csv", b"path,label\n,1\n", "row 2 of .* has nothing instead of a path"),
+        ("a.csv", b"path\n" + b"x" * 100_000, "has 'xxx.* instead of a path in row 1 below its header"),
+        ("a.csv", b"path,label\n,1\n", "has nothing instead of a path in row 1 below its header"),
         ("a.csv", b"path,Path \na.png,b.png\n", "has 2 columns 'path'; rename or remove the others"),
         ("a.csv", b"path,label\na.png,1\na.png,2\n", "gives 'a.png' two labels, '1' and '2'"),
         ("a.csv", b"path\ngone.png\n", "gone.png: No such file or directory"),
@@ -127,10 +127,10 @@ def test_unusable_archives_and_tables(tmp_path, name, content, words):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"image": [{"bytes": b"x", "path": "a.png"}]}, "row 2 of .* has {.* instead of a path"),
-        ({"path": ["a.png", None]}, "row 3 of .* has nothing instead of a path"),
-        ({"path": ["a\0.png"]}, r"row 2 of .* has 'a\\x00.png' instead of a path"),
-        ({"path": [1, 2]}, "row 2 of .* has 1 instead of a path"),
+        ({"image": [{"bytes": b"x", "path": "a.png"}]}, "has {.* instead of a path in row 1 below its header"),
+        ({"path": ["a.png", None]}, "has nothing instead of a path in row 2 below its header"),
+        ({"path": ["a\0.png"]}, r"has 'a\\x00.png' instead of a path in row 1 below its header"),
+        ({"path": [1, 2]}, "has 1 instead of a path in row 1 below its header"),
         ({"other": ["a.png"]}, "has no column of image paths"),
         ({"path": []}, "no images found in the table"),
     ],
@@ -177,6 +177,13 @@ def test_long_labels_of_a_table_are_refused(photos, tmp_path):
     (tmp_path / "list.csv").write_text(f"path,label\n{photos / 'slope0' / '00.png'},{'x' * 20_000}\n")
     with pytest.raises(UserError, match=r"a label of .* has 20,000 characters, but at most 1,000 are allowed"):
         open_source(tmp_path / "list.csv")
+
+
+def test_empty_rows_of_a_spreadsheet_are_no_images(photos, tmp_path):
+    rows = [f"{photos}/slope{s}/00.png,{s}" for s in range(3)]
+    (tmp_path / "t.csv").write_text("path,label\n" + "\n,\n\n".join(rows) + "\n,\n")
+    source = open_source(tmp_path / "t.csv")
+    assert (source.labels, source.skipped) == (["0", "1", "2"], [])
 
 
 def test_a_table_may_list_missing_files_and_duplicates(photos, tmp_path):

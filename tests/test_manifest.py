@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import threading
 
@@ -15,6 +16,7 @@ from conftest import SMALL
 from protonce import manifest
 from protonce.cli import main
 from protonce.errors import UserError
+from protonce.evaluate.drafts import Drafts
 from protonce.run.checking import check_run
 
 
@@ -257,7 +259,7 @@ def test_check_says_what_is_intact_and_what_is_not(trained, photos, capsys):
     (trained.path / "own-notes.txt").write_text("a person's")
     assert main(["check", str(trained.path)]) == 0
     said = capsys.readouterr().out
-    assert f"note     features/{cached.name} is damaged; it will be computed again" in said
+    assert f"note     features/{cached.name} is damaged, or of an older version; it will be computed again" in said
     assert "note     own-notes.txt was not written by protonce" in said
 
     (trained.path / "prototypes.npz").unlink()
@@ -298,3 +300,23 @@ def test_every_setting_is_required(trained):
         config.write_text("".join(line for j, line in enumerate(lines) if j != i))
         with pytest.raises(UserError, match=rf"config.yaml (has no value for {name}|is damaged|is not YAML)"):
             protonce.load(trained.path)
+
+
+def test_a_shared_folder_can_be_written_by_all_who_may(folder):
+    folder.chmod(0o777)
+    (folder / ".manifest.lock").unlink(missing_ok=True)
+    manifest.write(folder, "file", "x")
+    assert (folder / ".manifest.lock").stat().st_mode & 0o777 == 0o666
+
+
+def test_a_read_only_run_is_refused_before_the_work(trained, photos, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    for command in (["evaluate", str(trained.path), "knn"], ["report", str(trained.path)]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"protonce: {trained.path} cannot be written to; copy the run folder")
+
+
+def test_the_draft_of_an_evaluation_is_not_checked(trained):
+    Drafts(trained.path, "evaluations/.linear.draft", "key").keep("piece", 1)
+    assert check_run(trained.path).notes == []

@@ -188,7 +188,7 @@ def test_yaml_of_a_run_folder_is_read_as_yaml_reads_it():
 def test_a_config_that_is_no_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
-        with pytest.raises(UserError, match="is not a file"):
+        with pytest.raises(UserError, match="is a folder or a pipe"):
             read_config(path)
     with pytest.raises(UserError, match="cannot be read: File name too long"):
         read_config(tmp_path / ("x" * 3000))

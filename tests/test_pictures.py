@@ -201,10 +201,24 @@ def test_the_limit_on_memory_depends_on_the_format(monkeypatch):
 
 
 def test_an_image_with_a_very_long_side_is_skipped():
-    wide = blank_png(70_000, 1, 8, 0)
-    assert pictures.probe(io.BytesIO(wide)) == "more than 65,535 pixels in a row or column: 70000 x 1"
-    assert pictures.probe(io.BytesIO(blank_png(1, 70_000, 8, 0))).endswith("1 x 70000")
-    assert pictures.probe(io.BytesIO(blank_png(65_535, 1, 8, 0))) == (1, 65_535)
+    wide = blank_png(1_000_001, 1, 8, 0)
+    assert pictures.probe(io.BytesIO(wide)) == "more than 1,000,000 pixels in a row or column: 1000001 x 1"
+    assert pictures.probe(io.BytesIO(blank_png(1, 1_000_001, 8, 0))).endswith("1 x 1000001")
+    assert pictures.probe(io.BytesIO(blank_png(1_000_000, 1, 8, 0))) == (1, 1_000_000)
+
+
+def test_a_compressed_bitmap_is_decoded():
+    """Pillow reads its pixels two bytes at a time, tens of thousands of times; it cannot write such files."""
+    width, height = 300, 200
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width), dtype=np.uint8)
+    rows = (b"".join(bytes([1, value]) for value in row) + b"\0\0" for row in pixels[::-1])  # runs of one pixel
+    body = b"".join(rows) + b"\0\1"
+    palette = b"".join(bytes([i, i, i, 0]) for i in range(256))
+    start = 14 + 40 + len(palette)
+    info = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(body), 0, 0, 256, 0)  # 1: RLE8
+    data = b"BM" + struct.pack("<IHHI", start + len(body), 0, 0, start) + info + palette + body
+    assert pictures.probe(io.BytesIO(data)) == (height, width)
+    np.testing.assert_array_equal(pictures.decode(io.BytesIO(data)).pixels, np.repeat(pixels[..., None], 3, axis=2))
 
 
 @pytest.mark.parametrize(("depth", "colours"), [(8, 0), (16, 0), (8, 2), (8, 6)])

@@ -205,9 +205,12 @@ def read_config(path: Path) -> dict[str, object]:
     """
     try:
         if path.exists() and not path.is_file():  # reading a pipe might never end
-            raise UserError(f"--config {path} is not a file")
+            raise UserError(f"--config {path} is a folder or a pipe; write the settings to a file")
         with path.open("rb") as file:
-            text = file.read(plain_yaml.LONGEST + 1).decode()
+            data = file.read(4 * plain_yaml.LONGEST + 1)  # bytes of a character
+        if len(data) > 4 * plain_yaml.LONGEST:
+            raise UserError(f"--config {path} is too long for settings")
+        text = data.decode()
     except OSError as error:
         raise UserError(f"--config {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

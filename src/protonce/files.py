@@ -49,19 +49,29 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """Context that gives a temporary folder to fill, which takes the place of `path` at the end.
 
     Args:
-        path: of a folder that does not exist, or is empty.
+        path: of a folder that does not exist, or `is_empty`. The latter is filled from within: it may be a mount point,
+            or in a folder that cannot be written to.
     """
     path = path.resolve()
-    part = path.with_name(f".{path.name}.part")
+    there = path.is_dir()
+    part = path / ".part" if there else path.with_name(f".{path.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     try:
         yield part
-        if path.exists():
-            path.rmdir()
-        part.replace(path)
+        if there:
+            for child in sorted(part.iterdir(), key=lambda p: (p.name == "config.yaml", p.name)):  # marks a run folder
+                child.replace(path / child.name)
+            part.rmdir()
+        else:
+            part.replace(path)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a folder can be filled: it does not exist, or has only hidden files."""
+    return not path.exists() or (path.is_dir() and all(p.name.startswith(".") for p in path.iterdir()))
 
 
 def as_bytes(data: bytes | str) -> bytes:

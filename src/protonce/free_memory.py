@@ -1,4 +1,4 @@
-"""Memory that this process can still get. Loads no torch."""
+"""Memory that this process can get. Loads no torch."""
 
 import os
 from contextlib import suppress
@@ -26,7 +26,7 @@ def check_memory() -> None:
 
 
 def host_memory() -> int | None:
-    """Bytes of memory that this process can still get; None: not known."""
+    """Bytes of memory that this process can get at most; None: not known."""
     found = [*_system_memory(), *_container_limit(), *_address_space()]
     return min(found, default=None)
 

@@ -20,7 +20,7 @@ from protonce.devices import find_device, look_at_machine
 from protonce.encoder import Encoder, build, timm_backbone
 from protonce.errors import UserError
 from protonce.features import extract
-from protonce.files import whole_folder
+from protonce.files import is_empty, whole_folder
 from protonce.momentum import twin_of
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, cluster
@@ -76,7 +76,7 @@ def import_encoder(
     Raises:
         UserError: the file cannot be loaded safely, or has another architecture. Nothing has been written.
     """
-    if out.is_file() or (out.exists() and any(out.iterdir())):
+    if not is_empty(out):
         raise UserError(f"{out} is not empty; choose a new folder")
     checked = Settings.from_mapping(settings, "import")  # mistakes are reported before anything is read
     settings = {name: value for name in settings if (value := getattr(checked, name)) != "auto"}

@@ -91,6 +91,16 @@ def remove(run: Path, *names: str) -> None:
             _save(run, version, kept)
 
 
+def check_writable(run: Path) -> None:
+    """Check that results can be saved, before they are computed.
+
+    Raises:
+        UserError: the run folder is read-only.
+    """
+    if not os.access(run, os.W_OK):
+        raise UserError(f"{run} cannot be written to; copy the run folder, or get permission to write to it")
+
+
 def read(run: Path, name: str) -> bytes:
     """Content of a file of a run folder.
 
@@ -221,7 +231,8 @@ def _changing(run: Path) -> Iterator[tuple[int, Files]]:
     """
     if not run.is_dir():
         raise UserError(f"{run} has been removed; nothing more is written to it")
-    with FileLock(run / ".manifest.lock"):
+    shared = run.stat().st_mode & 0o066  # whoever may write to the folder may take the lock
+    with FileLock(run / ".manifest.lock", mode=0o600 | shared):
         found = load(run)
         if found.files is None and not (run / "config.yaml").exists():
             raise UserError(f"{run} is no longer a run folder; nothing more is written to it")

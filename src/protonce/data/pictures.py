@@ -20,10 +20,11 @@ MAX_PIXELS = 178_000_000  # per image; 20,000 x 8,900 is allowed
 MAX_BYTES = 2_200_000_000
 BYTES_PER_PIXEL = {"WEBP": 17, "JPEG2000": 20}
 OTHER_BYTES_PER_PIXEL = 12
-MAX_SIDE = 65_535  # as in JPEG and GIF; Pillow and crops need memory per line, too
+MAX_SIDE = 1_000_000  # Pillow and crops need memory per line, too
 BAND = 1 << 22  # pixels that are converted at once
 LARGE = 1 << 25  # pixels; larger images are decoded one at a time, not in all threads at once
 HEADER_READS = 10_000  # of a file; usual headers need less than 100
+RUN_LENGTH_READS = 4_000_000  # of the pixels of a BMP, which Pillow reads two bytes at a time if they are compressed
 ROTATED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
 Pixels = NDArray[np.uint8]  # (h, w, 3)
 _ONE_LARGE = threading.Lock()
@@ -58,7 +59,7 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
     """
     bounded: Any = _Bounded(file)
     with Image.open(bounded, formats=_formats()) as image:
-        bounded.is_header = False
+        bounded.end_header(image.format in ("BMP", "DIB"))
         _check_size(image)
         width, height = image.size
         drafted = None
@@ -207,14 +208,19 @@ class _Bounded:
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.is_header = file, True
-        self.reads = self.bytes = 0
+        self.most, self.reads, self.bytes = HEADER_READS, 0, 0
+
+    def end_header(self, is_bitmap: bool) -> None:
+        """What follows are pixels, and for some formats more headers."""
+        self.is_header = False
+        self.most += RUN_LENGTH_READS if is_bitmap else 0
 
     def read(self, *size: int) -> bytes:
         data = self.file.read(*size)
         self.reads += 1
         self.bytes += len(data)
-        if self.reads > HEADER_READS + (0 if self.is_header else self.bytes // 64):
-            raise OSError("the header is too long")
+        if self.reads > self.most + (0 if self.is_header else self.bytes // 64):
+            raise OSError("the header is too long" if self.is_header else "it consists of too many small parts")
         return data
 
     def __getattr__(self, name: str) -> Any:

@@ -32,7 +32,7 @@ def list_table(path: Path) -> Listing:
     for i, (name, label) in enumerate(zip(paths, texts, strict=True)):
         if not isinstance(name, str) or not name or "\0" in name or len(name) > MAX_PATH:
             shown = "nothing" if name in (None, "") else repr(name)[:80]
-            raise UserError(f"row {i + 2} of {path} has {shown} instead of a path")
+            raise UserError(f"{path} has {shown} instead of a path in row {i + 1} below its header")
         if found.setdefault(name, label) != label:
             raise UserError(f"{path} gives {name!r} two labels, {found[name]!r:.80} and {label!r:.80}; remove one")
     rows = sorted(found.items())
@@ -54,17 +54,19 @@ def _column(path: Path, columns: Columns, names: tuple[str, ...]) -> list[Any] |
 def _csv(path: Path) -> Columns:
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            rows = [row for row in csv.reader(file) if row]
+            reader = csv.reader(file)
+            lines = [(reader.line_num, row) for row in reader if any(row)]  # spreadsheets append empty rows
     except (OSError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as .csv: {error}") from None
-    if not rows:
+    if not lines:
         raise UserError(f"{path} is empty")
+    rows = [row for _, row in lines]
     if any("\0" in text for row in rows for text in row):
         raise UserError(f"{path} cannot be read as .csv: it contains NUL characters; save it as a .csv in UTF-8")
     short = next((i for i, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if short is not None:
         raise UserError(
-            f"row {short + 1} of {path} has {len(rows[short])} columns, but the first row has {len(rows[0])}"
+            f"line {lines[short][0]} of {path} has {len(rows[short])} columns, but the first row has {len(rows[0])}"
         )
     return [(name, [row[i] for row in rows[1:]]) for i, name in enumerate(rows[0])]
 

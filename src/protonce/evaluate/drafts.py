@@ -35,7 +35,7 @@ class Drafts:
     def keep(self, name: str, value: Any) -> None:
         """Save a piece, replacing one of the same name."""
         self.pieces[name] = value
-        manifest.write(self.run, self.file, json.dumps({"key": self.key, "pieces": self.pieces}) + "\n")
+        self._write(self.file, json.dumps({"key": self.key, "pieces": self.pieces}) + "\n")
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that were saved last; empty if there are none."""
@@ -44,7 +44,11 @@ class Drafts:
     def keep_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Save tensors, replacing those saved before."""
         held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        manifest.write(self.run, self.tensor_file, save(held, {"key": self.key}))
+        self._write(self.tensor_file, save(held, {"key": self.key}))
+
+    def _write(self, name: str, data: bytes | str) -> None:
+        with contextlib.suppress(OSError):  # such as a full disk: the evaluation goes on all the same
+            manifest.write(self.run, name, data)
 
     def _read(self, name: str, parse: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
         """A file that was saved; empty if there is none, or it is damaged or another's: its pieces are made again."""

@@ -72,6 +72,7 @@ def evaluate(
         raise UserError(f"unknown protocol {protocol!r}; available protocols: {', '.join(PROTOCOLS)}")
     chosen = PROTOCOLS[protocol].from_mapping(options, protocol)
     stem = _file_stem(protocol, name)
+    manifest.check_writable(run.path)
     labelled, tested, how = (_one_set if protocol in ONE_SET else _parts)(run, train, test)
     file, key = f"evaluations/{stem}.json", _key(run, protocol, chosen, labelled, tested)
     kept = run.evaluations.get(stem, {}) if not again else {}

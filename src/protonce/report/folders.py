@@ -11,7 +11,7 @@ from PIL import Image
 
 from protonce.data.sources import Data, Source, is_inside
 from protonce.errors import UserError
-from protonce.files import csv_text, whole_folder, write_whole
+from protonce.files import csv_text, is_empty, whole_folder, write_whole
 from protonce.progress import Steps
 from protonce.report.hierarchy import Level, levels
 from protonce.run import Run
@@ -41,7 +41,7 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
         UserError: the images are missing, or the folder is not empty.
     """
     out = out.resolve()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not is_empty(out):
         raise UserError(f"--out {out} is not empty; give a new folder")
     source = run.source(data)
     if is_inside(out, source.place or source.spec):

@@ -56,6 +56,7 @@ def write_report(
     place = run.config["data"]["source"] if data is None else data
     if figures is not None and is_inside(figures, place):
         raise UserError(f"--figures {figures} is inside the image folder {place}; give a folder elsewhere")
+    manifest.check_writable(run.path)
     steps = Steps(quiet)
     content = gather(run, data, against, classes, steps)
     with steps.doing("curves"):

@@ -37,6 +37,8 @@ def check_run(path: Path) -> Checked:
     present = manifest.present(path)
     recorded = present if found.files is None else [*found.files]
     for name in sorted({*present, *recorded}):
+        if "/." in name:  # the draft of an interrupted evaluation, which is made again if it is damaged
+            continue
         if name not in recorded and not name.startswith("evaluations/"):
             checked.notes.append(f"{name} was not written by protonce")
         elif name not in present and name.startswith(REMOVABLE):
@@ -77,7 +79,7 @@ def _check_features(path: Path, checked: Checked) -> None:
         if is_intact(file):
             checked.intact.append(f"features/{file.name}")
         else:
-            checked.notes.append(f"features/{file.name} is damaged; it will be computed again")
+            checked.notes.append(f"features/{file.name} is damaged, or of an older version; it will be computed again")
 
 
 def _open(path: Path, checked: Checked) -> None:
