@@ -35,7 +35,7 @@ def two_ranks(tmp_path_factory):
     """What two ranks left, and in the same folder what one process leaves."""
     out = tmp_path_factory.mktemp("ranks")
     process = torchrun(Path(__file__).parent / "two_ranks.py", out)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     for case in CASES:
         m_step(out, *case)
@@ -96,7 +96,7 @@ def test_a_run_on_two_ranks_is_the_run_on_one(photos, tmp_path):
 
 def test_an_error_is_reported_by_one_rank(tmp_path):
     process = train_on_two(tmp_path / "nowhere", tmp_path / "run")
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode != 0
     assert errors.count("protonce: ") == 1
     assert not (tmp_path / "run").exists()
