@@ -62,9 +62,17 @@ def run_demo(out: Path, seed: int) -> list[Row]:
     console.print(
         f"To see the clusters, a map and the training curves of both, open {page} in a browser.", soft_wrap=True
     )
-    program = "protonce" if shutil.which("protonce") else shlex.join([sys.executable, "-m", "protonce"])
-    console.print(f"To train on your own images:\n\n    {program} train FOLDER --out runs/first\n", soft_wrap=True)
+    console.print(f"To train on your own images:\n\n    {_program()} train FOLDER --out runs/first\n", soft_wrap=True)
     return rows
+
+
+def _program() -> str:
+    """How to call protonce from this shell."""
+    if shutil.which("protonce"):
+        return "protonce"
+    if Path(sys.argv[0]).name == "protonce":  # such as .venv/bin/protonce
+        return shlex.quote(sys.argv[0])
+    return shlex.join([sys.executable, "-m", "protonce"])
 
 
 def _check_folder(out: Path, seed: int) -> None:
