@@ -1,6 +1,7 @@
-"""Do prototypes help? PCL against in-batch MoCo on paired seeds, by the protocol in docs/claim.md.
+"""Do prototypes help? PCL against MoCo with the same queue, on paired seeds, by the protocol in docs/claim.md.
 
     python -m benchmarks.claim --data builtin --budget 60
+    python -m benchmarks.claim --data builtin --grid benchmarks/claims/builtin-queue.yaml --budget 60
     python -m benchmarks.claim --data cifar10/ --seeds 0,1,2,3,4 --budget 120
 
 A study is a grid in benchmarks/claims/NAME.yaml. Its cells (system, settings, seed) are trained side by side, one
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,7 @@ SCORES = {
     "shot_4": "4 images a class",
     "shot_16": "16 images a class",
 }
-# The first at equal epochs. Their queue is as long as a batch, whose keys join it before the loss.
-BASELINES = {"moco": "in-batch MoCo", "moco-longer": "in-batch MoCo, equal time"}
+BASELINES = ("moco", "moco-longer")  # at equal epochs, and at equal time
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,10 @@ class Study:
     common: dict[str, Any]  # settings of both systems
     trials: dict[str, list[dict[str, Any]]]  # of each system: what is tried
     variations: list[dict[str, Any]]  # one change each of the chosen settings, to learn from
+    moco: str = "in-batch MoCo"  # what the baseline is called: with a queue as long as a batch it is not MoCo's own
+    shared: list[str] = field(default_factory=list)  # settings of the instance term that PCL takes from the chosen MoCo
+    read_before: str = ""  # earlier study of the same training images, see `data.unread_parts`
+    test_images: int = 0  # with `read_before`: how many images it has not read are tested on
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,15 @@ class Cell:
     seed: int
     images: int
     held_out: int
+    read_before: str = ""
+    test_images: int = 0
 
     @property
     def name(self) -> str:
         """For the file: what is trained, on what, and a digest of all settings, the recipe's included."""
         settings = {**read_recipe(self.settings["recipe"]), **self.settings}
-        text = json.dumps([settings, self.images, self.held_out], sort_keys=True)
+        unread = [self.read_before, self.test_images] if self.read_before else []
+        text = json.dumps([settings, self.images, self.held_out, *unread], sort_keys=True)
         return f"{self.stage}-{self.system}-{hashlib.sha256(text.encode()).hexdigest()[:8]}-{self.seed}"
 
 
@@ -91,7 +98,7 @@ def read_study(data: str, grid: Path | None, seeds: list[int] | None) -> Study:
     if not path.exists():
         raise UserError(f"there is no grid {path}")
     print(f"grid {path}")
-    study = Study(name=stem, data=data, **yaml.safe_load(path.read_text()))
+    study = Study(name=grid.stem if grid else stem, data=data, **yaml.safe_load(path.read_text()))
     counts = {system: len(trials) for system, trials in study.trials.items()}
     if len(set(counts.values())) != 1:
         raise UserError(f"{path} gives the systems unequal numbers of trials: {counts}")
@@ -99,6 +106,9 @@ def read_study(data: str, grid: Path | None, seeds: list[int] | None) -> Study:
         raise UserError(f"{path} chooses settings and holds no image out; without held_out it would choose by the test")
     if not study.choosing_seeds and max(counts.values()) > 1:
         raise UserError(f"{path} has several trials and no choosing_seeds to choose one by; name some")
+    for trial in study.trials["pcl"]:
+        if set(trial) & set(study.shared):
+            raise UserError(f"{path} tries {trial} for pcl, and {', '.join(study.shared)} are those of the chosen moco")
     study = dataclasses.replace(study, seeds=seeds) if seeds else study
     seen = sorted({*study.seeds} & {*study.choosing_seeds})
     if seen:
@@ -120,9 +130,9 @@ Done = Mapping[str, dict[str, Any]]  # results by the name of their cell
 def cells(study: Study, done: Done) -> Iterator[Cell]:
     """The cells that can be told by now, in order: choose, then final, then variations."""
     for seed in study.choosing_seeds:
-        for moco, pcl in zip(study.trials["moco"], study.trials["pcl"], strict=True):
-            yield _cell(study, "choose", "moco", {**study.common, **moco}, seed)
-            yield _cell(study, "choose", "pcl", {**study.common, **pcl}, seed)
+        for system in study.trials:
+            for settings in tried(study, system, done) or []:
+                yield _cell(study, "choose", system, settings, seed)
     moco, pcl = chosen(study, "moco", done), chosen(study, "pcl", done)
     if moco is None or pcl is None:
         return
@@ -149,21 +159,33 @@ def _recorded(moco: dict[str, Any], pcl: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cell(study: Study, stage: str, system: str, settings: dict[str, Any], seed: int) -> Cell:
-    return Cell(stage, system, settings, seed, study.images, study.held_out)
+    sizes = study.images, study.held_out, study.read_before, study.test_images
+    return Cell(stage, system, settings, seed, *sizes)
+
+
+def tried(study: Study, system: str, done: Done) -> list[dict[str, Any]] | None:
+    """Settings of each trial; None for PCL until the instance term that it shares with MoCo is chosen."""
+    given = {}
+    if system == "pcl" and study.shared:
+        moco = chosen(study, "moco", done)
+        if moco is None:
+            return None
+        given = {name: moco[name] for name in study.shared}
+    return [{**study.common, **given, **trial} for trial in study.trials[system]]
 
 
 def chosen(study: Study, system: str, done: Done) -> dict[str, Any] | None:
     """Settings with the best mean of kNN accuracy and AMI on held-out images; None until all are tried."""
-    tried = [{**study.common, **trial} for trial in study.trials[system]]
-    if len(tried) == 1:
-        return tried[0]
+    choices = tried(study, system, done)
+    if choices is None or len(choices) == 1:
+        return choices and choices[0]
     scores = []
-    for settings in tried:
+    for settings in choices:
         names = [_cell(study, "choose", system, settings, seed).name for seed in study.choosing_seeds]
         if any(name not in done for name in names):
             return None
         scores.append(statistics.fmean(done[name]["scores"]["knn"] + done[name]["scores"]["ami"] for name in names))
-    return tried[scores.index(max(scores))]
+    return choices[scores.index(max(scores))]
 
 
 def seconds_ratio(study: Study, done: Done) -> float | None:
@@ -282,24 +304,18 @@ def tables(study: Study, done: Done) -> str:
             )
         lines += ["", "`moco-longer` has as many epochs as fit into PCL's time.", ""]
         for baseline in summary["leads"]:
-            lines += [*lead_table(done, baseline), ""]
+            lines += [*lead_table(study, done, baseline), ""]
         lines += _cluster_table(final)
     return "\n".join(lines)
 
 
-def lead_table(done: Done, baseline: str) -> list[str]:
+def lead_table(study: Study, done: Done, baseline: str) -> list[str]:
     """PCL beside a baseline, over the seeds that both are done for, as docs/claim.md has it."""
-    columns = (
-        "score",
-        BASELINES[baseline],
-        "PCL",
-        "PCL minus in-batch MoCo, mean and deviation",
-        "seeds in favour",
-        "lead",
-    )
+    name = study.moco if baseline == "moco" else f"{study.moco}, equal time"
+    columns = ("score", name, "PCL", f"PCL minus {study.moco}, mean and deviation", "seeds in favour", "lead")
     lines = [f"| {' | '.join(columns)} |", "|---|---:|---:|---:|---:|---|"]
     final = {(r["system"], r["seed"]): r["scores"] for r in done.values() if r["stage"] == "final"}
-    for score, name in SCORES.items():
+    for score, title in SCORES.items():
         found = differences(done, baseline, score)
         x = lead(list(found.values()))
         theirs, ours = (statistics.fmean(final[system, seed][score] for seed in found) for system in (baseline, "pcl"))
@@ -307,7 +323,7 @@ def lead_table(done: Done, baseline: str) -> list[str]:
             row = f"{theirs:.3f} | {ours:.3f} | {_signed(x.mean, 3)} ± {x.std:.3f}"
         else:
             row = f"{100 * theirs:.1f} % | {100 * ours:.1f} % | {_signed(100 * x.mean, 1)} ± {100 * x.std:.1f} points"
-        lines.append(f"| {name} | {row} | {x.positive} of {x.seeds} | {'yes' if x.leads else 'no'} |")
+        lines.append(f"| {title} | {row} | {x.positive} of {x.seeds} | {'yes' if x.leads else 'no'} |")
     return lines
 
 

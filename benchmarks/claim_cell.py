@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_mutual_info_score
@@ -22,6 +23,7 @@ from benchmarks import data
 from protonce.compare import score
 from protonce.data.sources import Source
 from protonce.files import write_whole
+from protonce.methods.registry import owners
 from protonce.run import Run, read_assignments
 
 SHOTS = (1, 4, 16)
@@ -41,6 +43,8 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
     began = time.perf_counter()
     seed = cell["seed"]
     train, test = data.open_parts(spec, seed)
+    if cell.get("read_before"):
+        train, test = data.unread_parts(train, _images_read(cell["read_before"]), cell["test_images"])
     if cell["images"] or cell["held_out"]:
         train, held_out = data.choose(train, seed, cell["images"] or len(train) - cell["held_out"], cell["held_out"])
         # Settings are chosen on training images that are held out; the test images are for the final cells alone.
@@ -72,6 +76,13 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
     }
 
 
+def _images_read(study: str) -> list[tuple[int, int]]:
+    """Seed and number of the images that the cells of a study drew of the training part, to train on or to choose by."""
+    grid = yaml.safe_load((data.CLAIMS / f"{study}.yaml").read_text())
+    choosing = [(seed, grid["images"] + grid["held_out"]) for seed in grid["choosing_seeds"]]
+    return choosing + [(seed, grid["images"]) for seed in grid["seeds"]]
+
+
 def _train(source: Source, cell: dict[str, Any], out: Path, results: Path) -> Run:
     settings = dict(cell["settings"])
     if "init" in settings:
@@ -80,7 +91,9 @@ def _train(source: Source, cell: dict[str, Any], out: Path, results: Path) -> Ru
         # The run folder may have been removed since; then the same training is made again.
         settings["init"] = str(_train(source, earlier, out.parent / start, results).path)
     method = "pcl" if cell["system"] == "pcl" else "moco"
-    return protonce.train(source, out, method=method, seed=cell["seed"], quiet=True, resume=True, **settings)
+    # MoCo has the settings of PCL's clusters too, for the record, but not its options.
+    known = {name: value for name, value in settings.items() if method in (owners(name) or [method])}
+    return protonce.train(source, out, method=method, seed=cell["seed"], quiet=True, resume=True, **known)
 
 
 def own_seconds(run: Run) -> float:

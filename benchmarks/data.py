@@ -1,6 +1,7 @@
 """Data sets of the benchmarks: training and test images with labels, in the layouts people have."""
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from protonce.data.sources import Source, open_source
 from protonce.data.splitting import check_apart, split
 from protonce.errors import UserError
 
+CLAIMS = Path(__file__).parent / "claims"  # grids of the studies
 PARTS = (("train", "test"), ("train", "val"), ("train.zip", "test.zip"), ("train.zip", "val.zip"))
 
 
@@ -52,10 +54,30 @@ def open_parts(data: str, seed: int) -> tuple[Source, Source]:
 
 def choose(source: Source, seed: int, n: int, held_out: int) -> tuple[Source, Source]:
     """By the seed, n images to train on and as many others as asked for, of one source."""
-    order = np.random.default_rng([seed, 20]).permutation(len(source))
+    order = _order(source, seed)
     if n + held_out > len(source):
         raise UserError(f"{source.spec} has {len(source)} images; {n} and {held_out} held out are more")
     return source.subset(np.sort(order[:n])), source.subset(np.sort(order[n : n + held_out]))
+
+
+def unread_parts(source: Source, read: Sequence[tuple[int, int]], test_images: int) -> tuple[Source, Source]:
+    """Part training images by what an earlier study read of them, which are for training; the others are for testing.
+
+    Args:
+        source: the training part.
+        read: for each draw of that study, its seed and how many images `choose` gave.
+        test_images: how many of the images that were never read are tested on, always the same.
+    """
+    seen = np.unique(np.concatenate([_order(source, seed)[:count] for seed, count in read]))
+    others = np.setdiff1d(np.arange(len(source)), seen)
+    if test_images > len(others):
+        raise UserError(f"{source.spec} has {len(others)} images that were not read; {test_images} are more")
+    test = np.random.default_rng([len(source), 21]).permutation(others)[:test_images]
+    return source.subset(seen), source.subset(np.sort(test))
+
+
+def _order(source: Source, seed: int) -> NDArray[np.int64]:
+    return np.random.default_rng([seed, 20]).permutation(len(source))
 
 
 def _idx(folder: Path, part: str) -> Arrays:
