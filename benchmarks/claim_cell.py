@@ -77,7 +77,7 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
 
 
 def _images_read(study: str) -> list[tuple[int, int]]:
-    """Seed and number of the images that the cells of a study drew of the training part, to train on or to choose by."""
+    """Seed and number of the training images that the cells of a study drew, to train on or to choose by."""
     grid = yaml.safe_load((data.CLAIMS / f"{study}.yaml").read_text())
     choosing = [(seed, grid["images"] + grid["held_out"]) for seed in grid["choosing_seeds"]]
     return choosing + [(seed, grid["images"]) for seed in grid["seeds"]]

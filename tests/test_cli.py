@@ -14,7 +14,7 @@ import pytest
 from conftest import SMALL
 from protonce.cli import main
 from protonce.config import Settings
-from protonce.methods.options import PCLOptions
+from protonce.methods.options.pcl import PCLOptions
 
 HEAVY = ("torch", "timm", "sklearn", "faiss", "numpy", "PIL", "rich", "matplotlib", "bokeh", "jinja2")
 

@@ -19,7 +19,9 @@ from protonce.losses import proto_nce
 from protonce.methods import registry
 from protonce.methods.base import Batch, System
 from protonce.methods.moco import MoCo
-from protonce.methods.options import MoCoOptions, Options, PCLOptions
+from protonce.methods.options import Options
+from protonce.methods.options.moco import MoCoOptions
+from protonce.methods.options.pcl import PCLOptions
 from protonce.momentum import encode_keys
 from protonce.prototypes import concentration
 
@@ -266,7 +268,7 @@ def test_options_are_a_systems_own():
     common, options = registry.part({"lr": 0.1, "queue": 64}, entry, "protonce")
     assert (common, options) == ({"lr": 0.1}, {"queue": 64})
     assert registry.part_recipe({"lr": 0.1, "queue": 64, "negatives": 3}, entry) == {"lr": 0.1, "queue": 64}
-    with pytest.raises(UserError, match="unknown system 'byo'; available systems: moco, pcl"):
+    with pytest.raises(UserError, match=r"unknown system 'byo'; available systems: .*moco, pcl"):
         registry.find("byo")
     for name, entry in registry.SYSTEMS.items():
         assert entry.system.Options is entry.options

@@ -17,7 +17,7 @@ from protonce.evaluate.protocols import evaluate, train_and_test
 from protonce.evaluate.task import single_labels
 from protonce.files import write_whole
 from protonce.methods import registry
-from protonce.methods.options import PCLOptions
+from protonce.methods.options.pcl import PCLOptions
 from protonce.paper import TABLES
 from protonce.preparation import MAY_CHANGE, Plan, Request, prepare
 from protonce.progress import Reporter

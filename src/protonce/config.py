@@ -1,6 +1,6 @@
 """Settings that all systems share, documented field by field and checked at construction.
 
-The options of a single system are in `methods/options.py`. Loads no torch, so that `protonce --help` answers at once.
+The options of a single system are in `methods/options/`. Loads no torch, so that `protonce --help` answers at once.
 A value `auto` is replaced by `protonce.auto` once the data is known; nothing below `training` sees it.
 """
 

@@ -19,8 +19,7 @@ from protonce.encoder import fixed_size
 from protonce.errors import UserError
 from protonce.methods import registry
 from protonce.methods.base import System
-from protonce.methods.options import Options
-from protonce.methods.registry import Entry
+from protonce.methods.options import Entry, Options
 from protonce.progress import Reporter
 from protonce.ranks import Ranks
 from protonce.run import Run

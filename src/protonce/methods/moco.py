@@ -11,7 +11,7 @@ from protonce.encoder import Encoder
 from protonce.losses import accuracy, instance_logits, nce
 from protonce.memory import Queue
 from protonce.methods.base import Batch, Setup, System, Term
-from protonce.methods.options import MoCoOptions
+from protonce.methods.options.moco import MoCoOptions
 from protonce.momentum import encode_keys, twin_of, update_twin
 
 

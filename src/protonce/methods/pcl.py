@@ -10,7 +10,7 @@ from torch import Tensor
 from protonce.losses import prototype_term, sample_candidates, sample_with_batch
 from protonce.methods.base import Batch, Setup, System, Term
 from protonce.methods.moco import MoCo, mean_term
-from protonce.methods.options import PCLOptions
+from protonce.methods.options.pcl import PCLOptions
 from protonce.prototypes import Prototypes, cluster
 
 

@@ -1,54 +1,26 @@
-"""The systems by name: class, options, recipe, and words for people. Nothing else in the program names them.
+"""The systems by name. Nothing else in the program names them.
 
-Loads no torch: a class is imported when it is asked for.
+Every module of `methods/options` registers a system; its class is imported when it is asked for. Loads no torch.
 """
 
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from protonce.config import Settings
 from protonce.errors import UserError, shown
 from protonce.fields import unknown_name
-from protonce.methods.options import MoCoOptions, Options, PCLOptions
+from protonce.methods import options
+from protonce.methods.options import ENTRIES, Entry
 
 if TYPE_CHECKING:
     from protonce.methods.base import System
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A system as it is registered."""
-
-    name: str
-    title: str  # what people call it
-    about: str  # what it does, for --help
-    options: type[Options]
-    place: "str | type[System]"  # "MODULE:CLASS", or the user's own class
-    recipe: str = ""  # its settings where no recipe is named; empty: chosen by the data and the device
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is the user's own class, which a run folder cannot hold."""
-        return not isinstance(self.place, str)
-
-    @property
-    def system(self) -> "type[System]":
-        """The class, imported now."""
-        if not isinstance(self.place, str):
-            return self.place
-        module, _, name = self.place.partition(":")
-        found: type[System] = getattr(importlib.import_module(module), name)
-        return found
-
-
-_ENTRIES = (
-    Entry("moco", "MoCo", "instance discrimination with a queue of keys", MoCoOptions, "protonce.methods.moco:MoCo"),
-    Entry("pcl", "PCL", "MoCo and a prototype term (ProtoNCE, eq. 11)", PCLOptions, "protonce.methods.pcl:PCL"),
-)
-SYSTEMS = {entry.name: entry for entry in _ENTRIES}
+for _module in pkgutil.iter_modules(options.__path__, f"{options.__name__}."):
+    importlib.import_module(_module.name)
+SYSTEMS: Mapping[str, Entry] = dict(sorted(ENTRIES.items()))
 
 
 def find(method: "str | type[System]") -> Entry:
@@ -82,14 +54,14 @@ def part(values: Mapping[str, object], entry: Entry, where: str) -> tuple[dict[s
     Raises:
         UserError: a name is neither; `where` says who wrote it.
     """
-    common, options = Settings.names(), entry.options.names()
+    common, own = Settings.names(), entry.options.names()
     for name in values:
-        if name in (*common, *options):
+        if name in (*common, *own):
             continue
         if owners(name):
             raise UserError(f"{name} is an option of {' and '.join(owners(name))}; {entry.name} does not have it")
-        raise unknown_name(name, [*common, *options], where, Settings.COMMAND)
-    return _only(values, common), _only(values, options)
+        raise unknown_name(name, [*common, *own], where, Settings.COMMAND)
+    return _only(values, common), _only(values, own)
 
 
 def check_names(values: Mapping[str, object], where: str) -> None:

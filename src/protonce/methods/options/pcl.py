@@ -1,0 +1,67 @@
+"""Options of PCL: those of the instance system it builds on, and of the prototype term."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from protonce import auto
+from protonce.config import LONG, MANY, Resolved
+from protonce.fields import setting
+from protonce.methods.options import Options, register
+from protonce.methods.options.moco import MoCoOptions
+
+
+@dataclass(frozen=True)
+class PrototypeOptions(Options):
+    """Options of the prototype term, on whatever instance system."""
+
+    terms: Literal["both", "prototypes"] = setting(
+        "both",
+        "terms of ProtoNCE (eq. 11) after warm-up: both, or prototypes alone (appendix A); instance is --method moco",
+    )
+    negatives: int = setting(
+        "auto", "number of negative prototypes, r of eq. 11; auto is 16000", least=1, most=MANY, auto=True
+    )
+    negative_prototypes: Literal["others", "published"] = setting(
+        "others",
+        "others: r prototypes other than the query's own; published: the prototypes of the other images of the batch, "
+        "even if they are the query's own, and r that no image of the batch has, as in the published code",
+    )
+    prototype_weight: float = setting(
+        "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, most=1_000_000, auto=True
+    )
+    warmup_epochs: int = setting("auto", "first epochs with InfoNCE only", least=0, most=LONG, auto=True)
+    ramp_epochs: int = setting(
+        0,
+        "epochs after warm-up over which the prototype term is ramped up; 0, as in the paper, does not",
+        least=0,
+        most=LONG,
+    )
+
+    def choices(self, settings: Resolved, n: int) -> dict[str, Any]:
+        """The paper's numbers; warm-up is longer in short training."""
+        mine = {"negatives": 16000, "prototype_weight": 1.0, "warmup_epochs": auto.warmup_epochs(settings, n)}
+        return {**super().choices(settings, n), **mine}
+
+    def notes(self, settings: Resolved) -> list[str]:
+        """Warm-up that lasts for the whole training."""
+        if self.warmup_epochs < settings.epochs:
+            return []
+        return [f"warm-up takes {self.warmup_epochs} of {settings.epochs} epochs, so prototypes are never used"]
+
+
+@register("pcl", "PCL", "MoCo and a prototype term (ProtoNCE, eq. 11)", "protonce.methods.pcl:PCL")
+@dataclass(frozen=True)
+class PCLOptions(PrototypeOptions, MoCoOptions):
+    """Options of PCL: those of MoCo, and of the prototype term."""
+
+    def trials(self, settings: Resolved, n: int) -> list[dict[str, Any]]:
+        """Learning rate, temperature, number of prototypes, the weight of their term, and phi."""
+        finer = [min(2 * k, n) for k in settings.clusters]
+        return [
+            {},
+            {"lr": settings.lr / 2},
+            {"tau": settings.tau / 2},
+            {"clusters": finer},
+            {"prototype_weight": 2 * self.prototype_weight},
+            {"concentration": "fixed"},
+        ]
