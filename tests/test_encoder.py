@@ -7,7 +7,7 @@ import torchvision
 from torch import nn
 
 from protonce.auto import DataSize, Machine, resolve
-from protonce.config import Settings
+from protonce.config import Resolved, Settings
 from protonce.devices import autocast
 from protonce.encoder import Encoder, build
 from protonce.errors import UserError
@@ -167,3 +167,17 @@ def test_lower_precision_is_limited_to_the_encoder():
     encoder.autocast = autocast("cpu", "32")
     encoder(views(4))
     assert seen[-1] is False
+
+
+@pytest.mark.parametrize(("width", "expected"), [(4, torch.contiguous_format), (8, torch.channels_last)])
+def test_narrow_strided_convolutions_do_not_overflow(width, expected):
+    """On CPUs with AVX2 alone, the gradient of width 4 in channels last corrupted the memory (oneDNN)."""
+    settings = Resolved(backbone="resnet18", width=width, stem="small", image_size=20)
+    encoder = build(settings)
+    assert encoder.memory_format == expected
+    assert encoder.backbone.layer2[0].conv1.weight.is_contiguous(memory_format=expected)
+    formats = []
+    encoder.backbone.register_forward_pre_hook(lambda module, inputs: formats.append(inputs[0]))
+    x = torch.randn(8, 3, 20, 20).contiguous(memory_format=torch.channels_last)
+    encoder(x).sum().backward()
+    assert formats[0].is_contiguous(memory_format=expected)

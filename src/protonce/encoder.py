@@ -32,8 +32,8 @@ class Encoder(nn.Module):
             self.head = nn.Sequential(
                 nn.Linear(feature_dim, feature_dim), nn.ReLU(inplace=True), nn.Linear(feature_dim, dim)
             )
-        if all(p.ndim < 5 for p in backbone.parameters()):  # faster for images; not available for volumes
-            self.to(memory_format=torch.channels_last)
+        self.memory_format = _memory_format(backbone)
+        self.to(memory_format=self.memory_format)
         self.splits = 1
         self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
@@ -44,7 +44,7 @@ class Encoder(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """Pooled features of the backbone; (B, feature_dim)."""
         if x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+            x = x.contiguous(memory_format=self.memory_format)
         with self.autocast():
             parts = [self.backbone(part) for part in x.tensor_split(self.splits if self.training else 1)]
         return torch.cat(parts).float()
@@ -138,6 +138,18 @@ def timm_backbone(settings: Resolved) -> nn.Module:
         nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")
         backbone.maxpool = nn.Identity()
     return cast(nn.Module, backbone)
+
+
+def _memory_format(backbone: nn.Module) -> torch.memory_format:
+    """Channels last, which is faster for images, where it is available and safe."""
+    has_volumes = any(p.ndim == 5 for p in backbone.parameters())
+    # oneDNN (torch 2.15, CPUs with AVX2 but without AVX-512) writes beyond the gradient of a strided 1x1 convolution of
+    # fewer than 8 channels, which ends in a crash or in wrong numbers.
+    overflows = any(
+        isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1) and max(m.stride) > 1 and m.in_channels < 8
+        for m in backbone.modules()
+    )
+    return torch.contiguous_format if has_volumes or overflows else torch.channels_last
 
 
 def _feature_dim(backbone: nn.Module, example: Tensor) -> int:
