@@ -29,7 +29,7 @@ import yaml
 
 from benchmarks.data import open_parts
 from protonce.auto import DataSize, choose_recipe
-from protonce.compare import Lead, lead
+from protonce.compare.leads import Lead, lead
 from protonce.config import read_recipe
 from protonce.data.sources import Source
 from protonce.errors import UserError

@@ -20,7 +20,7 @@ from sklearn.svm import LinearSVC
 
 import protonce
 from benchmarks import data
-from protonce.compare import score
+from protonce.compare.scores import score
 from protonce.data.sources import Source
 from protonce.files import write_whole
 from protonce.methods.registry import owners

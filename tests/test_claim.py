@@ -14,7 +14,7 @@ from sklearn.svm import LinearSVC
 
 from benchmarks import claim, claim_cell, data
 from benchmarks.claim import Cell
-from protonce.compare import score
+from protonce.compare.scores import score
 from protonce.data.sources import open_source
 from protonce.errors import UserError
 

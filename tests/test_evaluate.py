@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from protonce.compare import lead
+from protonce.compare.leads import lead
 from protonce.errors import UserError
 from protonce.evaluate.clustering import ami
 from protonce.evaluate.knn import knn_accuracy, vote

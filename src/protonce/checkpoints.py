@@ -30,6 +30,7 @@ class Epoch:
     sums: dict[str, Tensor] = field(default_factory=dict)  # of what they logged
     counts: dict[str, int] = field(default_factory=dict)  # of the steps that logged it
     seconds: float = 0.0  # before the last interruption
+    cpu_seconds: float = 0.0  # of this process, before the last interruption
 
 
 def save(run: Path, done: int, parts: dict[str, Any], epoch: Epoch | None = None) -> None:

@@ -144,6 +144,9 @@ class Settings(Checked):
     )
     workers: int | Auto = setting("auto", "worker processes that load large images", least=0, most=1024)
     checkpoint_minutes: float = setting(10.0, "minutes between checkpoints within an epoch", least=0.0, most=1_000_000)
+    snapshot_every: int = setting(
+        0, "keep the query encoder of every n-th epoch in RUN/snapshots; 0 does not", least=0, most=LONG
+    )
     tensorboard_every: int = setting(0, "write to RUN/tensorboard every n steps; 0 does not", least=0, most=MANY)
 
     def __post_init__(self) -> None:

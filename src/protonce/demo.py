@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from protonce import manifest
-from protonce.compare import NEIGHBOURS, Row, pixels, score
+from protonce.compare.scores import NEIGHBOURS, Row, pixels, score
 from protonce.config import Settings
 from protonce.data.sources import Source, open_source
 from protonce.encoder import build

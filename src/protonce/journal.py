@@ -31,7 +31,7 @@ from protonce.progress import Reporter
 from protonce.prototypes import Prototypes, cluster
 from protonce.ranks import Ranks
 from protonce.run import Run, read_assignments
-from protonce.run.encoder_file import write_encoders
+from protonce.run.encoder_file import write_encoders, write_snapshot
 from protonce.run.prototype_files import write_assignments, write_prototypes
 from protonce.run.writing import append_metrics, append_skipped, create_folder, cut_metrics, locked
 
@@ -87,6 +87,7 @@ class Journal:
         self.interruption = Interruption(patient=self.ranks.world_size > 1)
         self.board: Board | None = None
         self.began = self.kept = time.monotonic()  # the epoch, and the last checkpoint
+        self.cpu_began = time.process_time()
         self.condition = "healthy"
 
     def __enter__(self) -> "Journal":
@@ -97,9 +98,10 @@ class Journal:
             stack.enter_context(self.interruption)
             self._begin(start, first_step)
             self._stack = stack.pop_all()
-        self.began = time.monotonic()
+        self.began, self.cpu_began = time.monotonic(), time.process_time()
         if begun is not None:  # its E-step was made before the interruption
             self.began -= begun.seconds
+            self.cpu_began -= begun.cpu_seconds
             self.reporter.clustered()
         return self
 
@@ -172,9 +174,15 @@ class Journal:
             if self.ranks.is_first:
                 record |= health.after_m_step(v_, found) | health.information(means, self.system.terms)
         if self.ranks.is_first:
-            seconds = {"features_seconds": features.take_seconds(), "seconds": time.monotonic() - self.began}
+            seconds = {
+                "features_seconds": features.take_seconds(),
+                "seconds": time.monotonic() - self.began,
+                "cpu_seconds": time.process_time() - self.cpu_began,
+            }
+            if self._is_snapshot(epoch.number + 1):
+                write_snapshot(self.out, epoch.number + 1, self.system.query)
             self._write({**record, **seconds})
-        self.began = time.monotonic()
+        self.began, self.cpu_began = time.monotonic(), time.process_time()
 
     def end(self, features: MomentumFeatures) -> None:
         """End the training: one more E-step gives the run's prototypes, and the encoder is written."""
@@ -192,6 +200,11 @@ class Journal:
     def _recorded(self, number: int) -> bool:
         """Whether an epoch is clustered for the record."""
         return number % self.settings.record_every == 0 or number == self.settings.epochs - 1
+
+    def _is_snapshot(self, done: int) -> bool:
+        """Whether the encoder is kept after so many epochs."""
+        every = self.settings.snapshot_every
+        return every > 0 and done % every == 0
 
     def _cluster(self, number: int, features: Tensor) -> list[Prototypes]:
         """Clusters for the record, of V' at the beginning of an epoch."""
@@ -249,7 +262,7 @@ class Journal:
         due = self.ranks.max(self._due(), self.training.device)
         if not due:
             return
-        epoch.seconds = time.monotonic() - self.began
+        epoch.seconds, epoch.cpu_seconds = time.monotonic() - self.began, time.process_time() - self.cpu_began
         self._keep(epoch.number, epoch)
         if due > 1:
             self.reporter.say(f"stopped after step {epoch.step} of epoch {epoch.number + 1}; continue with --resume")

@@ -27,7 +27,7 @@ from protonce.run.checking import check_run
 from protonce.run.writing import has_no_checkpoint
 
 # Settings that change nothing of what is learnt, so that a resumed run may have others.
-MAY_CHANGE = ("workers", "checkpoint_minutes", "tensorboard_every", "record_every")
+MAY_CHANGE = ("workers", "checkpoint_minutes", "tensorboard_every", "snapshot_every", "record_every")
 
 
 @dataclass(frozen=True)

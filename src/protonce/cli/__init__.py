@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from protonce import __version__
-from protonce.cli import ablation, check, clusters, demo, embed, evaluate, import_, report, train
+from protonce.cli import ablation, check, clusters, compare, demo, embed, evaluate, import_, report, train, tune
 from protonce.cli.failures import explain
 from protonce.cli.options import scan_method
 from protonce.cli.parser import Parser
@@ -52,6 +52,8 @@ def build_parser(method: str) -> Parser:
     embed.add(commands)
     evaluate.add(commands)
     import_.add(commands)
+    compare.add(commands)
+    tune.add(commands)
     ablation.add(commands)
     report.add(commands)
     clusters.add(commands)

@@ -22,8 +22,8 @@ from protonce.prototypes import Prototypes
 
 # What metrics.jsonl says of every epoch, beside the terms of the loss.
 RECORDED = (
-    *("epoch", "lr", "loss", "seconds", "cluster_seconds", "features_seconds", "clusters", "phi", "information"),
-    *("cluster_entropy", "smallest_cluster", "largest_cluster", "agreement"),
+    *("epoch", "lr", "loss", "seconds", "cpu_seconds", "cluster_seconds", "features_seconds"),
+    *("clusters", "phi", "information", "cluster_entropy", "smallest_cluster", "largest_cluster", "agreement"),
     *("bound_before", "bound_after", "effective_rank"),
 )
 UNKNOWN = -1  # label of an image without one

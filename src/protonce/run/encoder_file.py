@@ -1,6 +1,7 @@
 """encoder.safetensors, the weights of query and momentum encoder, and encoder.json, which describes them.
 
-Both files are written when training ends: a run folder with encoder.safetensors is finished.
+Both files are written when training ends: a run folder with encoder.safetensors is finished. On the way there may be
+snapshots/EPOCH.safetensors, the weights of the query encoder after an epoch.
 """
 
 import copy
@@ -8,6 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors.torch import load as safetensors_tensors
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
@@ -79,6 +81,27 @@ def _check_finite(path: Path, state: Mapping[str, Tensor]) -> None:
     wrong = next((name for name, value in state.items() if not value.isfinite().all()), None)
     if wrong is not None:
         raise UserError(f"{path / WEIGHTS}: {wrong} contains NaN or infinite weights; train or import the run again")
+
+
+def snapshot_file(epoch: int) -> str:
+    """Name of the file in a run folder; epochs are counted from 1."""
+    return f"snapshots/{epoch:04d}.safetensors"
+
+
+def write_snapshot(path: Path, epoch: int, query: Encoder) -> None:
+    """Write the weights of the query encoder after epoch EPOCH, counted from 1."""
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in sorted(query.state_dict().items())}
+    manifest.write(path, snapshot_file(epoch), safetensors_bytes(tensors))
+
+
+def read_snapshot(path: Path, epoch: int, encoder: Encoder) -> Encoder:
+    """An encoder of the run with the weights that the query encoder had after epoch EPOCH, in eval mode."""
+    name = snapshot_file(epoch)
+    data = manifest.read(path, name)
+    with explain_damage(path / name):
+        snapshot = copy.deepcopy(encoder)
+        snapshot.load_state_dict(safetensors_tensors(data))
+        return snapshot.eval()
 
 
 def has_encoders(path: Path) -> bool:

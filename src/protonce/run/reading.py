@@ -27,7 +27,14 @@ from protonce.manifest import explain_damage
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, assign
 from protonce.run.config_file import read_config_file
-from protonce.run.encoder_file import check_encoders, encoder_hash, has_encoders, read_encoders
+from protonce.run.encoder_file import (
+    check_encoders,
+    encoder_hash,
+    has_encoders,
+    read_encoders,
+    read_snapshot,
+    snapshot_file,
+)
 from protonce.run.prototype_files import has_prototypes, read_assignments, read_parents, read_prototypes
 
 IMAGES, METRICS = "images.csv", "metrics.jsonl"
@@ -140,6 +147,16 @@ class Run:
         """The query encoder f_θ and the momentum encoder f_θ', in eval mode."""
         self._check_finished()
         return read_encoders(self.path, self.settings, self._backbone)
+
+    @property
+    def snapshots(self) -> list[int]:
+        """The epochs, counted from 1, after which the query encoder was kept (`snapshot_every`)."""
+        epochs = [record["epoch"] for record in self.metrics]
+        return [epoch for epoch in epochs if manifest.is_recorded(self.path, snapshot_file(epoch))]
+
+    def snapshot(self, epoch: int) -> Encoder:
+        """The query encoder as it was after an epoch of `snapshots`, in eval mode."""
+        return read_snapshot(self.path, epoch, self.encoders[0])
 
     def _check_finished(self) -> None:
         if not self.finished:

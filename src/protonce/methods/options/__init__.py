@@ -55,6 +55,8 @@ class Entry:
     options: type[Options]
     place: "str | type[System]"  # "MODULE:CLASS", or the user's own class
     recipe: str = ""  # its settings where no recipe is named; empty: chosen by the data and the device
+    paper: tuple[str, ...] = ()  # its rows in the paper's tables
+    bound: bool = False  # whether it is a bound of a comparison, and no contender
 
     @property
     def is_own(self) -> bool:
@@ -75,11 +77,13 @@ ENTRIES: dict[str, Entry] = {}  # filled by the modules of this package
 Class = TypeVar("Class", bound=type[Options])
 
 
-def register(name: str, title: str, about: str, place: str) -> Callable[[Class], Class]:
-    """Register the system `place` ("MODULE:CLASS") with the decorated class as its options."""
+def register(
+    name: str, title: str, about: str, place: str, *, paper: tuple[str, ...] = (), bound: bool = False
+) -> Callable[[Class], Class]:
+    """Register the system `place` ("MODULE:CLASS") with the decorated class as its options; see `Entry`."""
 
     def add(options: Class) -> Class:
-        ENTRIES[name] = Entry(name, title, about, options, place)
+        ENTRIES[name] = Entry(name, title, about, options, place, paper=paper, bound=bound)
         return options
 
     return add

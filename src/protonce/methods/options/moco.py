@@ -10,7 +10,13 @@ from protonce.fields import setting
 from protonce.methods.options import Options, register
 
 
-@register("moco", "MoCo", "instance discrimination with a queue of keys", "protonce.methods.moco:MoCo")
+@register(
+    "moco",
+    "MoCo",
+    "instance discrimination with a queue of keys",
+    "protonce.methods.moco:MoCo",
+    paper=("MoCo", "MoCo v2"),
+)
 @dataclass(frozen=True)
 class MoCoOptions(Options):
     """Options of MoCo."""

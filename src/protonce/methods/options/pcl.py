@@ -49,7 +49,9 @@ class PrototypeOptions(Options):
         return [f"warm-up takes {self.warmup_epochs} of {settings.epochs} epochs, so prototypes are never used"]
 
 
-@register("pcl", "PCL", "MoCo and a prototype term (ProtoNCE, eq. 11)", "protonce.methods.pcl:PCL")
+@register(
+    "pcl", "PCL", "MoCo and a prototype term (ProtoNCE, eq. 11)", "protonce.methods.pcl:PCL", paper=("PCL", "PCL v2")
+)
 @dataclass(frozen=True)
 class PCLOptions(PrototypeOptions, MoCoOptions):
     """Options of PCL: those of MoCo, and of the prototype term."""

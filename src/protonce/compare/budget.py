@@ -1,0 +1,106 @@
+"""How many epochs each system gets in equal time: an epoch of each is timed beforehand, systems taking turns."""
+
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protonce.api import train
+from protonce.compare.cell import open_images
+from protonce.compare.cells import Cell
+from protonce.config import LONG
+from protonce.data.sources import Source
+from protonce.files import write_whole
+from protonce.methods import registry
+
+TURNS = 3
+SHORT = 4  # epochs of a training that is timed; the first starts up and the last is clustered for the record
+FILE = "timing.json"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of an epoch, in warm-up and after it: of the CPU, or of the clock on a GPU."""
+
+    warm_up: float
+    after: float
+
+    def total(self, epochs: int, warm_up: int) -> float:
+        """Seconds of a training."""
+        return warm_up * self.warm_up + (epochs - warm_up) * self.after
+
+
+def measure(cells: Sequence[Cell], folder: Path, threads: int, say: Callable[[str], None]) -> dict[str, Pace]:
+    """The pace of each row, the median of three turns; what is known is kept in FOLDER/timing.json.
+
+    Args:
+        cells: one for each row; their epochs do not matter.
+        folder: of the comparison.
+        threads: of each training.
+        say: prints a line.
+    """
+    path = folder / FILE
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    keys = {cell.row: _untimed(cell).name for cell in cells}
+    missing = [cell for cell in cells if keys[cell.row] not in known]
+    if missing:
+        say(f"timing an epoch of {', '.join(cell.row for cell in missing)}")
+    turns: dict[str, list[Pace]] = {}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    for _ in range(TURNS if missing else 0):
+        for cell in missing:
+            turns.setdefault(cell.row, []).append(time_once(cell, open_images(cell.images, cell.seed).train))
+    torch.set_num_threads(before)
+    for cell in missing:
+        paces = [asdict(pace) for pace in turns[cell.row]]
+        known[keys[cell.row]] = {name: statistics.median(pace[name] for pace in paces) for name in paces[0]}
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(known, indent=1) + "\n")
+    return {cell.row: Pace(**known[keys[cell.row]]) for cell in cells}
+
+
+def _untimed(cell: Cell) -> Cell:
+    """The cell whatever its epochs."""
+    return Cell(**{**vars(cell), "settings": {k: v for k, v in cell.settings.items() if k != "epochs"}})
+
+
+def time_once(cell: Cell, source: Source) -> Pace:
+    """Train for a few epochs, half of them warm-up, without clusters for the record, and without worker processes."""
+    entry = registry.find(cell.method)
+    warm_up = {"warmup_epochs": SHORT // 2} if "warmup_epochs" in entry.options.names() else {}
+    given: dict[str, Any] = {
+        **cell.settings,
+        **warm_up,
+        "epochs": SHORT,
+        "record_every": SHORT,
+        "workers": 0,
+        "seed": cell.seed,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(source, Path(folder) / "run", recipe=cell.recipe, quiet=True, **given)
+        key = "seconds" if run.settings.device == "cuda" else "cpu_seconds"
+        return Pace(run.metrics[1][key], run.metrics[2][key])
+
+
+def epochs_in(seconds: float, pace: Pace, warm_up: Callable[[int], int]) -> int:
+    """The largest number of epochs, at least one, that takes no longer.
+
+    Args:
+        seconds: the budget.
+        pace: of the system.
+        warm_up: epochs of warm-up in a training of so many epochs.
+    """
+    low, high = 1, 2
+    while high < LONG and pace.total(high, warm_up(high)) <= seconds:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if pace.total(middle, warm_up(middle)) <= seconds else (low, middle)
+    return low
