@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import SMALL
 
 import protonce
+from conftest import SMALL
 from protonce.errors import UserError
 from protonce.run.checking import check_run
 
@@ -28,5 +28,5 @@ def test_the_encoder_of_every_second_epoch_is_kept(photos, tmp_path):
 
     damaged = run.path / "snapshots" / "0002.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    with pytest.raises(UserError, match="0002.safetensors"):
+    with pytest.raises(UserError, match=r"0002\.safetensors"):
         run.snapshot(2)
