@@ -64,6 +64,12 @@ class Settings(Checked):
         least=1,
         most=LONG,
     )
+    keep_features: int = setting(
+        0,
+        "keep momentum features of this many random images at every epoch that is clustered (fig. 3b); 0 keeps none",
+        least=0,
+        most=MANY,
+    )
 
     # The encoder
     backbone: str = setting("resnet50", "any timm model")
