@@ -94,8 +94,9 @@ def fake_run(path, clusters, epochs=(1,), labels=("a", "b", "a", "b")):
         found = [types.SimpleNamespace(assignment=torch.arange(4) % k) for k in clusters]
         write_assignments(path, epoch, found)
     images = (["w", "x", "y", "z"], list(labels) if labels else None)
-    settings = types.SimpleNamespace(clusters=list(clusters))
-    return types.SimpleNamespace(path=path, recorded_epochs=list(epochs), images=images, settings=settings)
+    settings = types.SimpleNamespace(clusters=list(clusters), keep_features=0)
+    about = {"recorded_epochs": list(epochs), "kept_epochs": []}
+    return types.SimpleNamespace(path=path, images=images, settings=settings, **about)
 
 
 def test_information_of_two_runs(tmp_path):

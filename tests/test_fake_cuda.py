@@ -263,6 +263,7 @@ STEPS = {
     "sampled negatives": ("pcl", {"negatives": 2, "queries": "both"}),
     "blocks of negatives": ("pcl", {"negatives": 2100}),
     "published": ("pcl", {"negatives": 2, "negative_prototypes": "published", "queue_push": "after"}),
+    "published, in parts": ("pcl", {"negatives": 2, "negative_prototypes": "published-parts", "twin_update": "next"}),
 }
 
 

@@ -271,3 +271,38 @@ def test_faiss_gpu_is_recognised(monkeypatch, module, gpus, expected):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     assert look_at_machine("cuda", Ranks()).faiss_gpu is expected
     assert not look_at_machine("cpu", Ranks()).faiss_gpu
+
+
+@pytest.mark.parametrize("k", [4, 11])
+def test_a_seed_lets_faiss_draw_the_start(k):
+    """As the published code does: the best of several starts by faiss's own seed, whatever the generator."""
+    faiss = pytest.importorskip("faiss")
+    points, _ = blobs(n=150, k=12)
+    solver = faiss.Kmeans(16, k, niter=3, nredo=4, seed=2, min_points_per_centroid=1)
+    solver.train(points.numpy())
+    theirs = torch.from_numpy(solver.index.search(points.numpy(), 1)[1][:, 0])
+    for other in (0, 1):
+        found = k_means(points, k, generator=generator(other), iterations=3, starts=4, engine="faiss", seed=2)
+        assert torch.equal(found.assignment[:, None] == found.assignment, theirs[:, None] == theirs)
+    other = k_means(points, k, generator=generator(), iterations=3, starts=4, engine="faiss", seed=3)
+    assert not torch.equal(other.assignment, found.assignment)
+
+
+def test_a_seed_lets_torch_start_from_the_same_points(monkeypatch):
+    """Whatever their features are by then, and whichever of them are identical; distinct ones."""
+    starts, lloyd = [], kmeans._lloyd_torch
+    monkeypatch.setattr(kmeans, "_lloyd_torch", lambda *a: starts.append(a[1]) or lloyd(*a))
+    first, _ = blobs(n=40, k=4)
+    second = -2 * first
+    order = torch.randperm(40, generator=generator(1)).tolist()  # of the first start
+    second[order[2]] = second[order[1]]
+    for epoch, points in enumerate((first, second)):
+        k_means(points, 6, generator=generator(epoch), starts=2, seed=1)
+    assert torch.equal(starts[0], first[order[:6]])
+    assert torch.equal(starts[2], second[[*order[:2], *order[3:7]]])
+    assert torch.equal(starts[3], -2 * starts[1])
+    assert not torch.equal(starts[0], starts[1])
+    k_means(first, 6, generator=generator(), seed=2)
+    assert not torch.equal(starts[4], starts[0])
+    sampled = [k_means(first, 6, generator=generator(s), seed=1, sample=20).means for s in (0, 1)]
+    assert torch.equal(*sampled)

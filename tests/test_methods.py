@@ -198,6 +198,51 @@ def test_pcl_with_negative_prototypes_as_published():
     assert float(terms["prototype"].chance) == pytest.approx(sum(chances) / 4)
 
 
+def test_pcl_with_negative_prototypes_as_published_on_several_gpus():
+    """Each part of the batch has its own columns: the prototypes of its images, and r that none of these has."""
+    options = {"warmup_epochs": 0, "negatives": 2, "negative_prototypes": "published-parts", "clusters": [4, 30]}
+    system = make_system(**options, bn_splits=3)  # 6, 5 and 5 of 16 images
+    prototypes, batch = system.e_step(0, unit_features), batch_of()
+    _, terms = system.train().m_step(batch, prototypes)
+    terms["prototype"].loss.backward()
+    theta, _ = twins(system)
+    v, index = theta(batch.views[0]), batch.index
+    draw, total, chance, counts = randomness.generator(system.settings.seed, "negatives", 0, 0), 0.0, 0.0, set()
+    for rows in (range(6), range(6, 11), range(11, 16)):
+        for c in prototypes:
+            mates = [int(c.assignment[index[i]]) for i in rows]
+            order = torch.randperm(len(c.centroids), generator=draw).tolist()
+            columns = mates + [j for j in order if j not in mates][:2]
+            for place, i in enumerate(rows):
+                logits = torch.stack([v[i] @ c.centroids[j] / c.concentration[j] for j in columns])
+                total = total - F.log_softmax(logits, dim=0)[place] / 32
+                chance += math.log(len(columns)) / 32
+            counts.add(len(columns) - len(rows))
+    assert len(counts) > 1, "in some part fewer than r others are left"
+    torch.testing.assert_close(terms["prototype"].loss, total, atol=1e-5, rtol=1e-4)
+    assert float(terms["prototype"].chance) == pytest.approx(chance)
+    total.backward()
+    for ours, theirs in zip(system.query.parameters(), theta.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-3)
+
+
+def test_the_twin_is_updated_after_the_step_or_at_the_beginning_of_the_next():
+    """Its keys in step t, and the features of an E-step after it, see t or t - 1 updates."""
+    for moment, in_step, after_step in (("after", [0, 1], [1, 2]), ("next", [0, 1], [0, 1])):
+        system = make_system("moco", twin_update=moment, twin_momentum=0.5).train()
+        name, weight = next(iter(system.query.named_parameters()))
+        twin = dict(system.momentum.named_parameters())[name]
+        history = [weight.detach().clone()]  # θ' after each update
+        for step in range(2):
+            system.m_step(batch_of(), None)
+            torch.testing.assert_close(twin, history[in_step[step]])
+            with torch.no_grad():
+                weight += 1  # θ = SGD(L, θ)
+            history.append(0.5 * history[-1] + 0.5 * weight.detach())
+            system.after_step(batch_of().progress)
+            torch.testing.assert_close(twin, history[after_step[step]])
+
+
 def test_pcl_in_warm_up_is_moco():
     """The same loss, gradients and queue, to the bit."""
     losses, gradients = [], []

@@ -30,6 +30,7 @@ NEW_IN_3 = {
     "own_keys": "masked",
     "negative_prototypes": "others",
 }
+NEW_IN_4 = {"keep_features": 0, "twin_update": "after"}
 
 
 def age(path, **changes):
@@ -37,7 +38,7 @@ def age(path, **changes):
     config = yaml.safe_load((path / "config.yaml").read_text())
     del config["system"], config["data"]["own_system"], config["format"], config["threads"]
     for part in ("asked", "settings"):
-        kept = {name: value for name, value in config[part].items() if name not in (*NEW, *NEW_IN_3)}
+        kept = {name: value for name, value in config[part].items() if name not in (*NEW, *NEW_IN_3, *NEW_IN_4)}
         config[part] = {**PCLS, **kept, **changes}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     (path / "manifest.json").unlink()
@@ -82,40 +83,44 @@ def test_an_older_checkpoint_is_resumed_to_the_byte(photos, tmp_path, monkeypatc
     assert [record["phi"] for record in run.metrics] == [record["phi"] for record in whole.metrics]
 
 
-def age_to_2(path):
-    """Rewrite a run as format 2 was: without the settings that are new in format 3."""
+def age_to(version, path):
+    """Rewrite a run as format 2 or 3 was, without the settings that are newer; return those it does not have anyway."""
     config = yaml.safe_load((path / "config.yaml").read_text())
-    missing = {name for name in NEW_IN_3 if name not in config["settings"]}
+    new = {**NEW_IN_3, **NEW_IN_4} if version == 2 else NEW_IN_4
+    missing = {name for name in new if name not in config["settings"]}
     for part in ("asked", "settings"):
-        config[part] = {name: value for name, value in config[part].items() if name not in NEW_IN_3}
-    manifest.write(path, "config.yaml", yaml.safe_dump({**config, "format": 2}, sort_keys=False))
+        config[part] = {name: value for name, value in config[part].items() if name not in new}
+    manifest.write(path, "config.yaml", yaml.safe_dump({**config, "format": version}, sort_keys=False))
     files = json.loads((path / "manifest.json").read_text())["files"]
-    digest = hashlib.sha256(json.dumps([2, files], sort_keys=True).encode()).hexdigest()
-    (path / "manifest.json").write_text(json.dumps({"format": 2, "files": files, "sha256": digest}))
-    return missing
+    digest = hashlib.sha256(json.dumps([version, files], sort_keys=True).encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps({"format": version, "files": files, "sha256": digest}))
+    return new, missing
 
 
+@pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("method", ["pcl", "moco"])
-def test_a_run_of_format_2_is_read_as_what_its_code_did(photos, tmp_path, monkeypatch, method):
+def test_a_run_of_an_older_format_is_read_as_what_its_code_did(photos, tmp_path, monkeypatch, method, version):
     """And resumed to the byte."""
     settings = {**SMALL, "method": method, "epochs": 2, "quiet": True}
     settings |= {"warmup_epochs": 1} if method == "pcl" else {}
     whole = protonce.train(photos, tmp_path / "whole", **settings)
     train_until((1, 2), monkeypatch, photos, tmp_path / "run", settings)
-    missing = age_to_2(tmp_path / "run")
-    assert missing == (set() if method == "pcl" else {"negative_prototypes"})
+    new, missing = age_to(version, tmp_path / "run")
+    assert missing == ({"negative_prototypes"} if method == "moco" and version == 2 else set())
     old = protonce.load(tmp_path / "run")
     assert old.settings == dataclasses.replace(whole.settings, checkpoint_minutes=0.0)
     assert old.options == whole.options
     found = {**dataclasses.asdict(old.settings), **old.options}
-    assert {name: found[name] for name in NEW_IN_3 if name in found} == {
-        name: value for name, value in NEW_IN_3.items() if name not in missing
+    assert {name: found[name] for name in new if name in found} == {
+        name: value for name, value in new.items() if name not in missing
     }
     checked = check_run(tmp_path / "run")
-    assert "format 2, of an older version of protonce" in checked.notes
+    assert f"format {version}, of an older version of protonce" in checked.notes
     assert not checked.damaged
     with pytest.raises(UserError, match="was started with queue_push before, not after"):
         protonce.train(photos, old.path, resume=True, quiet=True, queue_push="after")
+    with pytest.raises(UserError, match="was started with twin_update after, not next"):
+        protonce.train(photos, old.path, resume=True, quiet=True, twin_update="next")
     run = protonce.train(photos, tmp_path / "run", resume=True, quiet=True)
     for name in ("encoder.safetensors", "prototypes.npz"):
         assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
@@ -134,10 +139,11 @@ def test_a_system_of_ones_own_in_format_2_gets_the_options_it_is_built_on(photos
             loss = self.query(batch.views[0]).mean()
             return loss, {"mean": Term(loss)}
 
-    for method, new in ((Mine, {name for name in NEW_IN_3 if name in PCL.Options.names()}), (Other, set())):
+    newer = {*NEW_IN_3, *NEW_IN_4}
+    for method, new in ((Mine, newer & {*PCL.Options.names()}), (Other, set())):
         run = protonce.train(photos, tmp_path / method.__name__, method=method, epochs=1, quiet=True, **SMALL)
-        age_to_2(run.path)
-        assert {name for name in protonce.load(run.path).options if name in NEW_IN_3} == new
+        age_to(2, run.path)
+        assert newer & {*protonce.load(run.path).options} == new
         protonce.train(photos, run.path, method=method, resume=True, quiet=True)  # it has ended
 
 

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import protonce
 from conftest import SMALL
+from protonce.context import Context
 from protonce.errors import UserError
 from two_ranks import CASES, exchange, m_step
 
@@ -60,6 +62,12 @@ def test_two_ranks_compute_what_one_does(two_ranks, batch_size, norm, queries):
         for m in range(2):
             assert torch.equal(two["prototypes"][m], one["prototypes"][m])
     assert all(torch.equal(a, b) for a, b in zip(first["statistics"], second["statistics"], strict=True))
+
+
+@pytest.mark.parametrize(("batch_size", "size"), [(15, 4), (16, 4), (7, 3), (5, 1)])
+def test_the_first_row_of_a_rank_is_that_of_its_part(batch_size, size):
+    for rank, rows in enumerate(torch.arange(batch_size).tensor_split(size)):
+        assert Context(batch_size=batch_size, ranks=SimpleNamespace(world_size=size, rank=rank)).first_row == rows[0]
 
 
 def test_gathered_rows_and_sums_carry_gradients_back(two_ranks):

@@ -25,7 +25,9 @@ CASES = [  # batch size, which 2 need not divide, norm, and which views are quer
     (16, "batch", "one"),
     (16, "batch", "both"),
     (15, "group", "published"),
+    (15, "group", "parts"),
 ]
+PARTS = {**PUBLISHED, "negative_prototypes": "published-parts", "bn_splits": 3, "twin_update": "next"}  # 5, 3 + 2, 5
 
 
 def backbone(norm, seed):
@@ -50,7 +52,7 @@ def m_step(out, batch_size, norm, queries):
     encoder = Encoder(backbone(norm, seed=ranks.rank), 8, "mlp", 8)
     sizes = {"queue": 40, "dim": 8, "batch_size": batch_size, "clusters": [4, 8], "kmeans_engine": "torch"}
     options = {"bn_splits": 2, "negatives": 3, "tau": 0.2, "warmup_epochs": 0}
-    options |= PUBLISHED if queries == "published" else {"queries": queries}
+    options |= {"published": PUBLISHED, "parts": PARTS}.get(queries, {"queries": queries})
     system = make_system("pcl", encoder, ranks, (48, 8), **sizes, **options)
     ranks.broadcast_(v for v in system.state_dict().values() if isinstance(v, torch.Tensor))  # of rank 0's seed
     wrapped = fabric.setup_module(system)  # the whole system at once

@@ -51,9 +51,11 @@ class Settings(Checked):
     )
     kmeans_iterations: int = setting(20, "iterations of k-means", least=1, most=10_000)
     kmeans_starts: int = setting(1, "random starts of k-means; the best is kept", least=1, most=1000)
-    kmeans_init: Literal["fresh", "warm"] = setting(
+    kmeans_init: Literal["fresh", "warm", "published"] = setting(
         "fresh",
-        "where an E-step starts: fresh, from random images, the paper's way; warm, from the last one's centroids",
+        "where an E-step starts: fresh, from random images; warm, from the last one's centroids; published, from those "
+        "images that faiss draws with one seed for each granularity, the same in every epoch and run (the torch engine "
+        "draws others)",
     )
     kmeans_points: int = setting(0, "number of images to fit k-means to; 0 is all", least=0, most=MANY)
     record_every: int | Auto = setting(
@@ -61,6 +63,12 @@ class Settings(Checked):
         "cluster every n-th epoch for the record, if it has no E-step; the first and the last epoch always are",
         least=1,
         most=LONG,
+    )
+    keep_features: int = setting(
+        0,
+        "keep momentum features of this many random images at every epoch that is clustered (fig. 3b); 0 keeps none",
+        least=0,
+        most=MANY,
     )
 
     # The encoder

@@ -59,6 +59,12 @@ class Context:
         """Rows of this rank, (b, ...), out of those of the batch, (B, ...)."""
         return self.ranks.part(rows)
 
+    @property
+    def first_row(self) -> int:
+        """Place in the batch of the first row of this rank."""
+        share, more = divmod(self.batch_size, self.ranks.world_size)  # the first ranks have one row more
+        return self.ranks.rank * share + min(self.ranks.rank, more)
+
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all ranks, (B, ...), in the order of the batch; differentiable.
 

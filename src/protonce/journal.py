@@ -32,6 +32,7 @@ from protonce.prototypes import Prototypes, cluster
 from protonce.ranks import Ranks
 from protonce.run import Run, read_assignments
 from protonce.run.encoder_file import write_encoders, write_snapshot
+from protonce.run.kept_features import write_kept
 from protonce.run.prototype_files import write_assignments, write_prototypes
 from protonce.run.writing import append_metrics, append_skipped, create_folder, cut_metrics, locked
 
@@ -133,6 +134,8 @@ class Journal:
                 phi = [c.percentiles for c in found] if epoch.recorded is None else []
                 epoch.signals = {**signals, "phi": phi, "cluster_seconds": seconds}
                 write_assignments(self.out, epoch.number + 1, found)
+                if self.settings.keep_features:
+                    write_kept(self.out, epoch.number + 1, v_, self.settings.keep_features, self.settings.seed)
                 if epoch.number == self.training.start:
                     self._say_reduced(found)
         self.reporter.clustered()

@@ -1,8 +1,8 @@
 """k-means with two engines, faiss and torch.
 
 faiss is used in the paper and is faster on a CPU; faiss-gpu clusters points on the GPU where they are. torch is for
-macOS, where faiss and torch conflict, and for GPUs without faiss-gpu. Both start from the same centroids and run the
-same number of Lloyd's iterations.
+macOS, where faiss and torch conflict, and for GPUs without faiss-gpu. Both start from the same centroids, unless faiss
+draws them, and run the same number of Lloyd's iterations.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -39,6 +39,7 @@ def k_means(
     init: Tensor | None = None,
     sample: int = 0,
     engine: Engine = "torch",
+    seed: int | None = None,
 ) -> KMeans:
     """Cluster points into at most k groups by Lloyd's algorithm.
 
@@ -52,6 +53,9 @@ def k_means(
         init: initial centroids, (k', d); used if k' is the number of clusters.
         sample: number of random points to which the means are fitted (0: all); all points are assigned in the end.
         engine: "faiss" or "torch".
+        seed: for the random starts and the sample instead of `generator`, so that equal calls start from the same
+            points: with faiss those that it draws itself, as in the published code; with torch the first distinct ones
+            in a random order of all. None: distinct points, drawn by `generator`.
 
     Raises:
         ValueError: there are no points, or k is below 1.
@@ -59,12 +63,16 @@ def k_means(
     if points.ndim != 2 or len(points) == 0 or k < 1:
         raise ValueError(f"k-means needs points (n, d) and k >= 1, got {tuple(points.shape)} and k = {k}")
     points = points.detach().float()
+    if seed is not None:
+        generator = torch.Generator().manual_seed(seed)
     fitted = points
     if 0 < sample < len(points):
         fitted = points[torch.randperm(len(points), generator=generator)[:sample].to(points.device)]
     original = originals(points)
     distinct = first_of_each(fitted)
     k = min(k, len(distinct))
+    if seed is not None and engine == "faiss":
+        return _finish(points, original, _faiss_alone(fitted, k, iterations, starts, seed), engine)
     lloyd = _lloyd_faiss if engine == "faiss" else _lloyd_torch
     noise = 1e-12 * points.norm().item() ** 2  # rounding error of an objective that should be 0
 
@@ -72,8 +80,12 @@ def k_means(
     for _ in range(1 if init is not None and len(init) == k else starts):
         start = init
         if start is None or len(start) != k:
-            draw = torch.randperm(len(distinct), generator=generator)[:k].to(points.device)
-            start = fitted[distinct[draw]]
+            if seed is not None:  # the order does not depend on which points are identical
+                order = torch.randperm(len(fitted), generator=generator).to(points.device)
+                start = fitted[order[first_of_each(fitted[order])[:k]]]
+            else:
+                draw = torch.randperm(len(distinct), generator=generator)[:k].to(points.device)
+                start = fitted[distinct[draw]]
         found = _finish(points, original, lloyd(fitted, start.to(points), iterations), engine)
         if best is None or found.objective < best.objective * (1 - 1e-6) - noise:
             best = found
@@ -171,18 +183,26 @@ def faiss_has_gpu() -> bool:
 
 
 def _lloyd_faiss(points: Tensor, centroids: Tensor, iterations: int) -> Tensor:
+    solver = _faiss_solver(points, len(centroids), niter=iterations)
+    solver.train(_numpy(points), init_centroids=_numpy(centroids))
+    return torch.from_numpy(solver.centroids).to(points)
+
+
+def _faiss_alone(points: Tensor, k: int, iterations: int, starts: int, seed: int) -> Tensor:
+    """The best centroids of faiss from starts that it draws by the seed; (k, d)."""
+    solver = _faiss_solver(points, k, niter=iterations, nredo=starts, seed=seed)
+    solver.train(_numpy(points))
+    return torch.from_numpy(solver.centroids).to(points)
+
+
+def _faiss_solver(points: Tensor, k: int, **settings: int) -> Any:
     import faiss
 
     solver: Any = faiss.Kmeans(
-        points.shape[1],
-        len(centroids),
-        niter=iterations,
-        min_points_per_centroid=1,
-        max_points_per_centroid=len(points),
+        points.shape[1], k, min_points_per_centroid=1, max_points_per_centroid=len(points), **settings
     )
     solver.index = _flat_index(points)
-    solver.train(_numpy(points), init_centroids=_numpy(centroids))
-    return torch.from_numpy(solver.centroids).to(points)
+    return solver
 
 
 def _flat_index(points: Tensor) -> Any:

@@ -48,6 +48,7 @@ def e_step(
     starts: int = 1,
     sample: int = 0,
     init: Sequence[Tensor] | None = None,
+    seeds: Sequence[int] | None = None,
     engine: Engine = "torch",
 ) -> list[Prototypes]:
     """Cluster V' = f_θ'(X) at each granularity and estimate the concentration around each prototype.
@@ -65,6 +66,7 @@ def e_step(
         starts: random starts of k-means, of which the best is used.
         sample: number of random images to which k-means is fitted; 0: all.
         init: initial means of each granularity; None: random images.
+        seeds: of the random starts of each granularity, as in the published code; None: they are drawn by `generator`.
         engine: of k-means.
     """
     prototypes = []
@@ -77,6 +79,7 @@ def e_step(
             starts=starts,
             sample=sample,
             init=init[m] if init else None,
+            seed=seeds[m] if seeds else None,
             engine=engine,
         )
         phi = (  # φ_m = Concentration(C^m, V')
@@ -94,7 +97,7 @@ def cluster(features: Tensor, settings: Resolved, epoch: int = 0, start: Sequenc
     Args:
         features: v' of all images, (n, d), L2-normalised.
         settings: of the run.
-        epoch: from 0; the random starts of k-means depend on it.
+        epoch: from 0; the random starts of k-means depend on it, unless `kmeans_init` is published.
         start: means of the previous E-step, for `kmeans_init` warm; empty: there was none.
 
     Returns:
@@ -114,6 +117,7 @@ def cluster(features: Tensor, settings: Resolved, epoch: int = 0, start: Sequenc
         starts=settings.kmeans_starts,
         sample=settings.kmeans_points,
         init=start if start and settings.kmeans_init == "warm" else None,
+        seeds=range(len(settings.clusters)) if settings.kmeans_init == "published" else None,
         engine=settings.kmeans_engine,
     )
     return [c.to("cpu") for c in found]

@@ -13,12 +13,14 @@ from protonce.agreement import entropy, expected_mutual_information, mutual_info
 from protonce.data.sources import random_order
 from protonce.errors import UserError
 from protonce.evaluate.clustering import over_training
+from protonce.evaluate.options import InformationOptions
 from protonce.evaluate.task import Metrics, Outcome, Task, single_labels
 from protonce.features import WORDS
 from protonce.prototypes import assign
-from protonce.run import Run
+from protonce.run import Run, read_kept
 
 NEIGHBOURS = 3
+KEEP = "`protonce train --keep-features N` keeps those of N images"
 _BLOCK = 1 << 24  # distances held at once
 _ROUNDING = 1e-12  # generous bound on the error of squared distances in float64, relative to the squared norms
 
@@ -110,9 +112,16 @@ def protocol(task: Task) -> Outcome:
         notes.append(f"estimated on a random sample of {len(chosen):,} of {len(codes):,} images")
     details = {}
     if options.over_training:
+        named = single_labels(source)
         with task.steps.doing("information in the prototypes over training"):
-            details["over_training"] = _recorded(task.run, single_labels(source))
-        notes += _describe(details["over_training"])
+            details["over_training"] = _recorded(task.run, named)
+        notes.append(_describe(details["over_training"]))
+        if task.run.kept_epochs:
+            with task.steps.doing("information in the kept features over training"):
+                details["over_training"]["features"] = _kept(task.run, named, options)
+            notes.append(_describe_features(details["over_training"]["features"]))
+        else:
+            notes.append(f"features of earlier epochs are not kept, so theirs is that of the final encoder; {KEEP}")
     return Outcome(metrics, WORDS["momentum"], {"images": len(chosen)}, details, notes)
 
 
@@ -127,15 +136,68 @@ def _recorded(run: Run, labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _describe(recorded: Mapping[str, Any]) -> list[str]:
-    """What the curves say, from the first to the last epoch, and what is not known."""
+def features_over_training(
+    run: Run,
+    labels: Sequence[str],
+    epochs: Sequence[int],
+    neighbours: int = NEIGHBOURS,
+    most: int = 50_000,
+    seed: int = 0,
+    shuffled: bool = False,
+) -> list[float]:
+    """Estimated I(labels; V') of the kept images that have a label, at each of these epochs (from 1).
+
+    Args:
+        run: with kept features.
+        labels: of all its images; an empty label is no label.
+        epochs: among those of which features are kept.
+        neighbours: of the estimator.
+        most: number of images to use; of more, a random sample, the same in all epochs.
+        seed: of the sample, and of the shuffled labels.
+        shuffled: estimate it for shuffled labels.
+    """
+    estimates = []
+    for epoch in epochs:
+        kept = read_kept(run.path, epoch)
+        rows = _labelled(kept.images, labels, most, seed)
+        codes = np.unique(np.asarray(labels)[kept.images[rows]], return_inverse=True)[1]
+        points = torch.from_numpy(kept.features[rows])
+        estimates.append(ross(points, _shuffled(codes, seed) if shuffled else codes, neighbours))
+    return estimates
+
+
+def _labelled(images: NDArray[np.int32], labels: Sequence[str], most: int, seed: int) -> NDArray[np.int64]:
+    """Rows of the images that have a label, or a random sample of them."""
+    known = np.flatnonzero(np.asarray(labels)[images] != "")
+    return known[np.sort(random_order(len(known), "information", seed)[:most])]
+
+
+def _kept(run: Run, labels: Sequence[str], options: InformationOptions) -> dict[str, Any]:
+    """Estimated I(labels; features) at every recorded epoch, and for shuffled labels."""
+    epochs, how = run.kept_epochs, (options.neighbours, options.most, options.seed)
+    return {
+        "epochs": epochs,
+        "images": len(_labelled(read_kept(run.path, epochs[0]).images, labels, options.most, options.seed)),
+        "estimate": features_over_training(run, labels, epochs, *how),
+        "shuffled": features_over_training(run, labels, epochs, *how, shuffled=True),
+    }
+
+
+def _describe(recorded: Mapping[str, Any]) -> str:
+    """What the curves of the prototypes say, from the first to the last epoch."""
     first, last = recorded["epochs"][0], recorded["epochs"][-1]
     found = zip(recorded["clusters"], recorded["exact"], recorded["shuffled"], strict=True)
     parts = [f"{y[0]:.3f} to {y[-1]:.3f} for k = {k:,} (labels shuffled: {chance[-1]:.3f})" for k, y, chance in found]
-    return [
-        f"exact information in the prototypes from epoch {first:,} to {last:,}: {', '.join(parts)}",
-        "features of earlier epochs are not kept, so theirs is that of the final encoder",
-    ]
+    return f"exact information in the prototypes from epoch {first:,} to {last:,}: {', '.join(parts)}"
+
+
+def _describe_features(kept: Mapping[str, Any]) -> str:
+    """What the curve of the kept features says."""
+    y, chance, epochs = kept["estimate"], kept["shuffled"], kept["epochs"]
+    return (
+        f"estimated information in the features of {kept['images']:,} kept images from epoch {epochs[0]:,} to "
+        f"{epochs[-1]:,}: {y[0]:.3f} to {y[-1]:.3f} (labels shuffled: {chance[-1]:.3f})"
+    )
 
 
 def _shuffled(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

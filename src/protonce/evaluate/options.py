@@ -137,7 +137,9 @@ class InformationOptions(Options):
         50_000, "maximum number of images; of larger data sets a random sample is used", least=10, most=MANY
     )
     over_training: bool = setting(
-        False, "also the exact information of the prototypes at every recorded epoch, from the run's own images"
+        False,
+        "also the exact information of the prototypes at every recorded epoch, from the run's own images, and the "
+        "estimate for features that were kept (`protonce train --keep-features`)",
     )
 
 

@@ -45,6 +45,8 @@ class MoCo(System):
 
     def pairs(self, batch: Batch) -> list[Pair]:
         """(v, v') of each turn: the first view is the query; with `queries` both, the second in its turn."""
+        if self.options.twin_update == "next":  # in the first step θ' = θ, and stays so
+            self._update_twin()
         x, x_ = batch.views
         shuffle = self.context.generator("shuffle", batch.progress)
         index = self.context.gather(batch.index)  # (B,)
@@ -76,6 +78,10 @@ class MoCo(System):
     def after_step(self, progress: Progress) -> None:  # noqa: ARG002
         """θ' = m θ' + (1 - m) θ; with `queue_push` after, the keys of the batch join the queue."""
         self._push()
+        if self.options.twin_update == "after":
+            self._update_twin()
+
+    def _update_twin(self) -> None:
         update_twin(self.query, self.momentum, self.options.twin_momentum)
 
 

@@ -1,7 +1,7 @@
 """Prototypical Contrastive Learning: algorithm 1 of the paper, the two steps of one epoch."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -24,7 +24,7 @@ class PrototypeTerm(System):
     def e_step(self, epoch: int, features: Callable[[], Tensor]) -> list[Prototypes] | None:
         """Prototypes of V' = f_θ'(X) at each granularity; None in warm-up."""
         warming_up = epoch < self.options.warmup_epochs
-        if warming_up and self.settings.kmeans_init == "fresh":  # else each k-means starts from the one before
+        if warming_up and self.settings.kmeans_init != "warm":  # else each k-means starts from the one before
             return None
         v_ = features()  # (n, d)
         prototypes = self.context.on_first(lambda: cluster(v_, self.settings, epoch, self._means))
@@ -44,20 +44,25 @@ class PrototypeTerm(System):
             index: which images they are, (b,).
             draw: draws the negative prototypes; alike on all ranks.
         """
-        candidates = self._candidates(prototypes, index, draw)
-        loss, right = prototype_term(v, prototypes, index, candidates)
-        # A query has as many logits as there are candidates: it drops one of them, and has its own prototype.
-        logits = [len(c.centroids if d is None else d) for c, d in zip(prototypes, candidates, strict=True)]
-        return Term(loss, sum(math.log(count) for count in logits) / len(logits), right)
+        if self.options.negative_prototypes != "others":
+            return self._published_term(v, prototypes, index, draw)
+        drawn = [sample_candidates(len(c.centroids), self.options.negatives, draw) for c in prototypes]
+        return Term(*_term(v, prototypes, index, [None if c is None else c.to(index.device) for c in drawn]))
 
-    def _candidates(self, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator) -> list[Tensor | None]:
-        """Candidates for the negative prototypes at each granularity."""
-        r = self.options.negatives
-        if self.options.negative_prototypes == "published":
-            batch = self.context.gather(index)  # (B,)
-            return [sample_with_batch(c.assignment[batch], len(c.centroids), r, draw) for c in prototypes]
-        drawn = [sample_candidates(len(c.centroids), r, draw) for c in prototypes]
-        return [None if c is None else c.to(index.device) for c in drawn]
+    def _published_term(self, v: Tensor, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator) -> Term:
+        """The term with the published candidates: one set for the batch, or for each of its parts."""
+        parts = self.settings.bn_splits if self.options.negative_prototypes == "published-parts" else 1
+        terms, end = [], -self.context.first_row
+        for images in self.context.gather(index).tensor_split(parts):
+            start, end = end, end + len(images)
+            # Drawn for the parts of other ranks too, so that all ranks draw alike.
+            sizes = [(c.assignment[images], len(c.centroids)) for c in prototypes]
+            candidates = [sample_with_batch(own, k, self.options.negatives, draw) for own, k in sizes]
+            rows = slice(max(start, 0), max(end, 0))  # of the part, those on this rank
+            share = len(index[rows]) / len(index)
+            if share > 0:
+                terms.append([share * value for value in _term(v[rows], prototypes, index[rows], candidates)])
+        return Term(*(sum(values) for values in zip(*terms, strict=True)))
 
     def weight(self, epoch: int) -> float:
         """Factor of the prototype term in this epoch: it grows in equal steps over the ramp."""
@@ -72,6 +77,16 @@ class PrototypeTerm(System):
     def set_extra_state(self, state: list[Tensor]) -> None:
         """From a checkpoint."""
         self._means = state
+
+
+def _term(
+    v: Tensor, prototypes: list[Prototypes], index: Tensor, candidates: Sequence[Tensor | None]
+) -> tuple[Tensor, float, Tensor]:
+    """Loss, chance level and accuracy."""
+    loss, right = prototype_term(v, prototypes, index, candidates)
+    # A query has as many logits as there are candidates: it drops one of them, and has its own prototype.
+    logits = [len(c.centroids if d is None else d) for c, d in zip(prototypes, candidates, strict=True)]
+    return loss, sum(math.log(count) for count in logits) / len(logits), right
 
 
 class PCL(PrototypeTerm, MoCo):

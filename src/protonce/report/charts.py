@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from protonce.agreement import entropy, expected_mutual_information, mutual_information
 from protonce.evaluate.clustering import over_training
+from protonce.evaluate.information import KEEP, features_over_training
 from protonce.report.evaluations import Evaluation
 from protonce.report.hierarchy import Ints, Level
 from protonce.run import Run
 
 Point = tuple[int, float, float | None]  # k, mean and standard deviation over draws
 MAX_EPOCHS = 40  # epochs at which clusters are compared with labels
+MAX_IMAGES = 2_000  # whose kept features are compared with labels at each of them, in less than a second
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,10 @@ def _epochs(run: Run) -> list[int]:
 
 
 def information(runs: Mapping[str, Run]) -> list[Chart]:
-    """Information between labels and prototypes over the epochs (fig. 3b): a line per run and granularity.
+    """Information between labels and prototypes or kept features over the epochs (fig. 3b).
 
-    A line of another run is dashed, in the colour of the last run's line with the same number of clusters.
+    A line per run and granularity, and one for the features of a run that has kept some. A line of another run is
+    dashed, in the colour of the last run's line with the same number of clusters, or of its features.
 
     Args:
         runs: by title, on the same images. Without labels or recorded epochs of the last one there is no chart.
@@ -165,12 +168,9 @@ def information(runs: Mapping[str, Run]) -> list[Chart]:
         return []
     lines: list[Line] = []
     for title in reversed(known):
-        run, labels = known[title]
-        epochs = _epochs(run)
-        curves = over_training(run, labels, epochs, mutual_information)
-        for k, y in zip(run.settings.clusters, curves, strict=True):
-            name, of = (f"k = {k:,}, {which}" if len(known) > 1 else f"k = {k:,}" for which in (title, main))
-            dashed = title != main and k in runs[main].settings.clusters
+        for what, epochs, y in _curves(*known[title]):
+            name, of = (f"{what}, {which}" if len(known) > 1 else what for which in (title, main))
+            dashed = title != main and any(line.name == of for line in lines)
             lines.append(Line(name, epochs, y, of=of if dashed else ""))
     run, labels = known[main]
     chance = over_training(run, labels, _epochs(run)[-1:], expected_mutual_information)
@@ -180,9 +180,26 @@ def information(runs: Mapping[str, Run]) -> list[Chart]:
         "Exact mutual information between the labels and the assigned prototypes, in nats (fig. 3b); the labels have "
         f"{entropy(counts):.2f}. More clusters have more of it by chance: with shuffled labels {by_chance}."
     )
+    kept = [one for one, _ in known.values() if one.kept_epochs]
+    if kept:
+        images = min(max(one.settings.keep_features for one in kept), MAX_IMAGES, len(labels))
+        caption += f" Features: estimated from at most {images:,} kept images, too small in many dimensions."
+    if len(kept) < len(known):
+        caption += f" Features of earlier epochs need to be kept: {KEEP}."
     if any(line.of for line in lines):
         caption += f" Dashed: {', '.join(title for title in known if title != main)}."
     return [Chart("information", "Information about the labels", caption, "epoch", "nats", lines)]
+
+
+def _curves(run: Run, labels: Sequence[str]) -> list[tuple[str, list[int], list[float]]]:
+    """Name, epochs and information of the kept features, if there are any, and of the prototypes."""
+    epochs = _epochs(run)
+    found = []
+    if run.kept_epochs:
+        estimate = features_over_training(run, labels, epochs, most=MAX_IMAGES)
+        found.append(("features", epochs, estimate))
+    curves = over_training(run, labels, epochs, mutual_information)
+    return found + [(f"k = {k:,}", epochs, y) for k, y in zip(run.settings.clusters, curves, strict=True)]
 
 
 def sizes(runs: Mapping[str, Sequence[Level]]) -> list[Chart]:

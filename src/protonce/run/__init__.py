@@ -4,7 +4,8 @@
 the encoders and of the prototypes, in both directions; `migration` reads the config.yaml of older versions.
 """
 
+from protonce.run.kept_features import Kept, read_kept
 from protonce.run.prototype_files import read_assignments
 from protonce.run.reading import Embedding, Run, load
 
-__all__ = ["Embedding", "Run", "load", "read_assignments"]
+__all__ = ["Embedding", "Kept", "Run", "load", "read_assignments", "read_kept"]

@@ -7,6 +7,7 @@ from protonce import manifest
 from protonce.errors import UserError
 from protonce.features import is_intact
 from protonce.run.encoder_file import has_encoders, snapshot_file
+from protonce.run.kept_features import kept_file
 from protonce.run.prototype_files import assignments_file
 from protonce.run.reading import Run
 
@@ -62,7 +63,7 @@ def _is_pending(path: Path, name: str) -> bool:
         done = len(Run(path).metrics)
     except UserError:
         return False
-    return name in (*WRITTEN_LAST, assignments_file(done + 1), snapshot_file(done + 1))
+    return name in (*WRITTEN_LAST, *(file(done + 1) for file in (assignments_file, kept_file, snapshot_file)))
 
 
 def _check_file(path: Path, name: str, checked: Checked) -> None:

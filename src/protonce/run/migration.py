@@ -1,6 +1,9 @@
 """Read the config.yaml of run folders of earlier formats: each setting that they lack has the value their code used."""
 
+from collections.abc import Sequence
 from typing import Any
+
+Added = Sequence[tuple[tuple[str, ...], dict[str, Any]]]  # options of systems that have all of certain others
 
 # Format 1, before systems had options of their own, did not have these.
 ADDED_TO_1 = {
@@ -12,20 +15,25 @@ ADDED_TO_1 = {
 }
 PCL_ONLY = ("terms", "negatives", "prototype_weight", "warmup_epochs", "ramp_epochs")
 # Format 2 did not have these; nor the options of systems that have all of certain others.
-ADDED_TO_2 = {"phi_clamp": "percentiles", "phi_of_identical": "largest", "block_init": "timm"}
-ADDED_TO_2_IF = (
+ADDED_TO_2: dict[str, Any] = {"phi_clamp": "percentiles", "phi_of_identical": "largest", "block_init": "timm"}
+ADDED_TO_2_IF: Added = (
     (("queue", "twin_momentum", "queries"), {"queue_push": "before", "queue_start": "empty", "own_keys": "masked"}),
     (("negatives", "prototype_weight", "ramp_epochs"), {"negative_prototypes": "others"}),
 )
+# Format 3 did not have these, either.
+ADDED_TO_3: dict[str, Any] = {"keep_features": 0, "snapshot_every": 0}
+ADDED_TO_3_IF: Added = ((("queue", "twin_momentum", "queue_push"), {"twin_update": "after"}),)
 
 
 def migrated(config: dict[str, Any]) -> dict[str, Any]:
     """The content of a config.yaml, in the form that this version writes."""
     if "system" not in config:
         config = _from_1(config)
-    # Of an older format that has some of them, the others were lost: they are missed, not guessed.
-    if config.get("format", 1) < 3 and not any(name in config["settings"] for name in ADDED_TO_2):
-        config = _from_2(config)
+    for version, common, options in ((2, ADDED_TO_2, ADDED_TO_2_IF), (3, ADDED_TO_3, ADDED_TO_3_IF)):
+        # Of an older format that has some of them, the others were lost: they are missed, not guessed.
+        new = {*common, *(name for _, added in options for name in added)}
+        if config.get("format", 1) <= version and new.isdisjoint(config["settings"]):
+            config = _with_added(config, common, options)
     return config
 
 
@@ -46,16 +54,16 @@ def _from_1(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, **parts, "system": system}
 
 
-def _from_2(config: dict[str, Any]) -> dict[str, Any]:
-    parts = {part: {**ADDED_TO_2, **_added_options(config[part]), **config[part]} for part in ("asked", "settings")}
+def _with_added(config: dict[str, Any], common: dict[str, Any], options: Added) -> dict[str, Any]:
+    parts = {part: {**common, **_added(config[part], options), **config[part]} for part in ("asked", "settings")}
     return {**config, **parts}
 
 
-def _added_options(values: dict[str, Any]) -> dict[str, Any]:
+def _added(values: dict[str, Any], options: Added) -> dict[str, Any]:
     """Options that a system has by now, a user's own built on MoCo or PCL too."""
     return {
         name: value
-        for others, added in ADDED_TO_2_IF
+        for others, added in options
         if all(other in values for other in others)
         for name, value in added.items()
     }

@@ -142,6 +142,11 @@ class Run:
         """The epochs, counted from 1, that have recorded clusters."""
         return [record["epoch"] for record in self.metrics if "clusters" in record]
 
+    @property
+    def kept_epochs(self) -> list[int]:
+        """The recorded epochs of which features are kept: all, or none without the setting `keep_features`."""
+        return self.recorded_epochs if self.settings.keep_features else []
+
     @functools.cached_property
     def encoders(self) -> tuple[Encoder, Encoder]:
         """The query encoder f_θ and the momentum encoder f_θ', in eval mode."""

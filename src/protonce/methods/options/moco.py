@@ -35,6 +35,11 @@ class MoCoOptions(Options):
     own_keys: Literal["masked", "negatives"] = setting(
         "masked", "older keys of the query's own image: masked, or negatives, as in the published code"
     )
+    twin_update: Literal["after", "next"] = setting(
+        "after",
+        "when theta' follows theta: after the step, as in algorithm 1; or at the beginning of the next one, as in the "
+        "published code, so that an E-step sees one update less",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,10 +21,11 @@ class PrototypeOptions(Options):
     negatives: int = setting(
         "auto", "number of negative prototypes, r of eq. 11; auto is 16000", least=1, most=MANY, auto=True
     )
-    negative_prototypes: Literal["others", "published"] = setting(
+    negative_prototypes: Literal["others", "published", "published-parts"] = setting(
         "others",
         "others: r prototypes other than the query's own; published: the prototypes of the other images of the batch, "
-        "even if they are the query's own, and r that no image of the batch has, as in the published code",
+        "even if they are the query's own, and r that no image of the batch has, as in the published code on one GPU; "
+        "published-parts: the same within each of the bn_splits parts of the batch, as in that code on as many GPUs",
     )
     prototype_weight: float = setting(
         "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, most=1_000_000, auto=True
