@@ -30,7 +30,7 @@ NEW_IN_3 = {
     "own_keys": "masked",
     "negative_prototypes": "others",
 }
-NEW_IN_4 = {"keep_features": 0, "twin_update": "after"}
+NEW_IN_4 = {"keep_features": 0, "snapshot_every": 0, "twin_update": "after"}
 
 
 def age(path, **changes):
