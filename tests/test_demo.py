@@ -48,7 +48,7 @@ def test_demo(short_demo, tmp_path, capsys):
     assert main(["demo", "--out", str(out), "--seed", "3"]) == 0
     shown = capsys.readouterr().out
     rows = json.loads((out / "demo.json").read_text())["rows"]
-    assert [row["name"] for row in rows] == ["raw-pixels", "untrained", "moco", "pcl"]
+    assert [row["name"] for row in rows] == ["raw-pixels", "untrained", "moco", "moco-queue", "pcl"]
     for row in rows:
         assert row.keys() == {"name", "knn", "ami"}
         assert f"{100 * row['knn']:.1f}" in shown
@@ -63,7 +63,7 @@ def test_demo(short_demo, tmp_path, capsys):
     assert " train FOLDER --out runs/first" in shown
     assert f"open {out / 'pcl' / 'report.html'} in a browser" in " ".join(shown.split())
     page = (out / "pcl" / "report.html").read_text()
-    assert f"{rows[3]['knn']:.3f}" in page
+    assert f"{rows[4]['knn']:.3f}" in page
     assert not (out / "moco" / "report.html").exists(), "MoCo is on PCL's page"
     assert "epoch" in shown, "progress is shown without a terminal too"
 
