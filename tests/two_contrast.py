@@ -17,6 +17,7 @@ from two_ranks import backbone, launch
 CASES = {  # system, norm of the encoder, options; batches of 15, which two ranks share as 8 and 7
     "simclr": ("simclr", "group", {}),
     "simclr with batch norm": ("simclr", "batch", {"bn_splits": 2, "batch_size": 16}),
+    "byol": ("byol", "group", {}),
 }
 
 
@@ -42,7 +43,7 @@ def m_steps(out, name):
         optimizer.step()
         system.after_step(batch.progress)
         losses.append(ranks.sum(loss.detach() * weight) / ranks.world_size)
-    own = ("running_mean", "running_var")  # of each rank; the training loop averages them
+    own = ("running_mean", "running_var", "num_batches_tracked")  # of each rank; the training averages them
     state = {name: value for name, value in system.state_dict().items() if not name.endswith(own)}
     torch.save({"losses": losses, "state": state}, Path(out) / f"{name}-{ranks.rank}of{ranks.world_size}.pt")
 

@@ -54,9 +54,12 @@ class Encoder(nn.Module):
 
     def embed(self, features: Tensor) -> Tensor:
         """Embeddings v of pooled features (B, feature_dim); (B, dim), L2-normalised."""
+        return F.normalize(self.project(features), dim=1)
+
+    def project(self, features: Tensor) -> Tensor:
+        """Outputs of the head for pooled features (B, feature_dim), not normalised; (B, dim)."""
         with self.autocast():
-            projected = self._in_parts(self.head, features) if batch_norms(self.head) else self.head(features).float()
-        return F.normalize(projected, dim=1)
+            return self._in_parts(self.head, features) if batch_norms(self.head) else self.head(features).float()
 
     def _in_parts(self, module: nn.Module, x: Tensor) -> Tensor:
         """The output for (B, ...), as float32; in training batch norm sees one sub-batch at a time."""
