@@ -18,6 +18,7 @@ CASES = {  # system, norm of the encoder, options; batches of 15, which two rank
     "simclr": ("simclr", "group", {}),
     "simclr with batch norm": ("simclr", "batch", {"bn_splits": 2, "batch_size": 16}),
     "byol": ("byol", "group", {}),
+    "swav": ("swav", "group", {"prototypes": 6, "code_queue": 20, "code_queue_from": 0, "frozen_steps": 1}),
 }
 
 
