@@ -48,12 +48,6 @@ class PrototypeOptions(Options):
             return []
         return [f"warm-up takes {self.warmup_epochs} of {settings.epochs} epochs, so prototypes are never used"]
 
-
-@register("pcl", "PCL", "MoCo and a prototype term (ProtoNCE, eq. 11)", "protonce.methods.pcl:PCL")
-@dataclass(frozen=True)
-class PCLOptions(PrototypeOptions, MoCoOptions):
-    """Options of PCL: those of MoCo, and of the prototype term."""
-
     def trials(self, settings: Resolved, n: int) -> list[dict[str, Any]]:
         """Learning rate, temperature, number of prototypes, the weight of their term, and phi."""
         finer = [min(2 * k, n) for k in settings.clusters]
@@ -65,3 +59,9 @@ class PCLOptions(PrototypeOptions, MoCoOptions):
             {"prototype_weight": 2 * self.prototype_weight},
             {"concentration": "fixed"},
         ]
+
+
+@register("pcl", "PCL", "MoCo and a prototype term (ProtoNCE, eq. 11)", "protonce.methods.pcl:PCL")
+@dataclass(frozen=True)
+class PCLOptions(PrototypeOptions, MoCoOptions):
+    """Options of PCL: those of MoCo, and of the prototype term."""
