@@ -53,6 +53,22 @@ def test_the_papers_encoder_is_timms_resnet50_and_a_head():
     assert encoder.head.weight.shape == (16, 2048)
 
 
+@pytest.mark.parametrize(("head", "hidden"), [("mlp-bn", 32), ("mlp-big", 64)])
+def test_heads_with_batch_norm_see_the_sub_batches_of_the_backbone(head, hidden):
+    encoder = build(settings(backbone="resnet10t", width=4, head=head)).train()
+    first, norm, _, last = encoder.head
+    assert (norm.num_features, last.weight.shape) == (hidden, (16, hidden))
+    encoder.splits = 2
+    v = encoder(views())
+    encoder.splits = 1
+    rows = []
+    for part in views().split(4):
+        h = first(encoder.features(part))
+        h = ((h - h.mean(dim=0)) / (h.var(dim=0, correction=0) + norm.eps).sqrt()).relu()
+        rows.append(nn.functional.normalize(last(h), dim=1))
+    torch.testing.assert_close(v, torch.cat(rows), atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("backbone", ["resnet18", "resnet50"])
 def test_the_last_norm_of_a_block_starts_as_in_timm_or_in_torchvision(backbone):
     """All else is drawn alike; and torchvision's convolutions, norms and linear layers have the same distributions."""

@@ -9,7 +9,7 @@ from torch import nn
 from conftest import make_system
 from protonce.context import Context, Progress
 from protonce.encoder import Encoder
-from protonce.momentum import encode_keys, rising_momentum, twin_of, update_twin
+from protonce.momentum import encode_keys, encode_shuffled, rising_momentum, twin_of, update_twin
 
 
 def views(n):
@@ -32,6 +32,17 @@ def test_shuffling_changes_partners_but_not_the_order():
     expected = torch.cat([twin(x[part]) for part in order.split(3)])
     torch.testing.assert_close(keys[order], expected, atol=1e-5, rtol=1e-4)
     assert not keys.requires_grad
+
+
+def test_embeddings_of_shuffled_batch_norm_have_a_gradient():
+    x, weight = views(12), torch.randn(12, 16, generator=torch.Generator().manual_seed(1))
+    ours, theirs = make_system().query.train(), make_system().query.train()
+    ours.splits, theirs.splits = 4, 1
+    (encode_shuffled(ours, x, Context(0, 12, 4), torch.Generator().manual_seed(3)) * weight).sum().backward()
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(3))
+    sum((theirs(x[part]) * weight[part]).sum() for part in order.split(3)).backward()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-3)
 
 
 def test_the_twin_follows_by_momentum_and_takes_no_gradient():

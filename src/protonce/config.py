@@ -79,8 +79,10 @@ class Settings(Checked):
     stem: Literal["auto", "standard", "small"] = setting(
         "auto", "standard; or small: 3x3 first convolution without pooling, for ResNets on images up to 64 pixels"
     )
-    head: Literal["linear", "mlp", "none"] = setting(
-        "mlp", "projection head: linear (v1) or mlp (v2); none is for imported encoders without one"
+    head: Literal["linear", "mlp", "mlp-bn", "mlp-big", "none"] = setting(
+        "mlp",
+        "projection head: linear (v1); mlp (v2), with a hidden layer as wide as the features; mlp-bn, with batch norm, "
+        "as in SimCLR and SwAV; mlp-big, twice as wide, as in BYOL; none is for imported encoders without one",
     )
     dim: int = setting(128, "dimensions of the embedding", least=2, most=65_536)
     block_init: Literal["timm", "torchvision"] = setting(

@@ -32,6 +32,10 @@ class Encoder(nn.Module):
             self.head = nn.Sequential(
                 nn.Linear(feature_dim, feature_dim), nn.ReLU(inplace=True), nn.Linear(feature_dim, dim)
             )
+        if head in ("mlp-bn", "mlp-big"):  # SimCLR and SwAV, BYOL
+            hidden = feature_dim if head == "mlp-bn" else 2 * feature_dim
+            layers = [nn.Linear(feature_dim, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True)]
+            self.head = nn.Sequential(*layers, nn.Linear(hidden, dim))
         self.memory_format = _memory_format(backbone)
         self.to(memory_format=self.memory_format)
         self.splits = 1
@@ -46,14 +50,20 @@ class Encoder(nn.Module):
         if x.ndim == 4:
             x = x.contiguous(memory_format=self.memory_format)
         with self.autocast():
-            parts = [self.backbone(part) for part in x.tensor_split(self.splits if self.training else 1)]
-        return torch.cat(parts).float()
+            return self._in_parts(self.backbone, x)
 
     def embed(self, features: Tensor) -> Tensor:
         """Embeddings v of pooled features (B, feature_dim); (B, dim), L2-normalised."""
+        return F.normalize(self.project(features), dim=1)
+
+    def project(self, features: Tensor) -> Tensor:
+        """Outputs of the head for pooled features (B, feature_dim), not normalised; (B, dim)."""
         with self.autocast():
-            projected: Tensor = self.head(features)
-        return F.normalize(projected.float(), dim=1)
+            return self._in_parts(self.head, features) if batch_norms(self.head) else self.head(features).float()
+
+    def _in_parts(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The output for (B, ...), as float32; in training batch norm sees one sub-batch at a time."""
+        return torch.cat([module(part) for part in x.tensor_split(self.splits if self.training else 1)]).float()
 
 
 def build(settings: Resolved, backbone: nn.Module | None = None, example: Tensor | None = None) -> Encoder:

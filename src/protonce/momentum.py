@@ -30,15 +30,14 @@ def rising_momentum(start: float, progress: Progress) -> float:
     return 1 - (1 - start) * (math.cos(math.pi * progress.done / progress.total) + 1) / 2
 
 
-@torch.no_grad()
-def encode_keys(twin: Encoder, x: Tensor, context: Context, generator: torch.Generator) -> Tensor:
-    """Keys v' of the views of all ranks, with MoCo's shuffled batch norm.
+def encode_shuffled(encoder: Encoder, x: Tensor, context: Context, generator: torch.Generator) -> Tensor:
+    """Embeddings of the views of all ranks, with MoCo's shuffled batch norm. Differentiable.
 
-    Batch norm sees sub-batches of a random order, so that query and key of an image share no batch statistics that
+    Batch norm sees sub-batches of a random order, so that the two views of an image share no batch statistics that
     would give them away.
 
     Args:
-        twin: f_θ'.
+        encoder: f_θ or f_θ'.
         x: the views of this rank, (b, ...).
         context: of the training.
         generator: draws the order; the same on all ranks.
@@ -47,9 +46,13 @@ def encode_keys(twin: Encoder, x: Tensor, context: Context, generator: torch.Gen
         (B, d), in the order of the batch
     """
     if context.splits == 1:
-        return context.gather(twin(x))
+        return context.gather(encoder(x))
     order = torch.randperm(context.batch_size, generator=generator).to(x.device)  # (B,)
-    shuffled: Tensor = twin(context.part(context.gather(x)[order]))  # (b, d)
-    keys = shuffled.new_empty(context.batch_size, shuffled.shape[1])
-    keys[order] = context.gather(shuffled)
-    return keys
+    shuffled: Tensor = context.gather(encoder(context.part(context.gather(x)[order])))  # (B, d)
+    return shuffled[order.argsort()]
+
+
+@torch.no_grad()
+def encode_keys(twin: Encoder, x: Tensor, context: Context, generator: torch.Generator) -> Tensor:
+    """Keys v' = f_θ'(x') of the views of all ranks, (B, d): `encode_shuffled` without a gradient."""
+    return encode_shuffled(twin, x, context, generator)

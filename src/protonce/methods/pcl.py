@@ -64,6 +64,23 @@ class PrototypeTerm(System):
                 terms.append([share * value for value in _term(v[rows], prototypes, index[rows], candidates)])
         return Term(*(sum(values) for values in zip(*terms, strict=True)))
 
+    def proto_nce(
+        self, instance: dict[str, Term], embeddings: list[Tensor], prototypes: list[Prototypes], batch: Batch
+    ) -> tuple[Tensor, dict[str, Term]]:
+        """Eq. 11: the terms of the instance system, if any, and the prototype term, a mean over the embeddings v.
+
+        Args:
+            instance: terms of the instance system by name; none is appendix A, "proto only".
+            embeddings: v, (b, d) each, L2-normalised.
+            prototypes: what the E-step found.
+            batch: of which images they are.
+        """
+        draw = self.context.generator("negatives", batch.progress)
+        prototype = mean_term([self.prototype_term(v, prototypes, batch.index, draw) for v in embeddings])
+        losses = [term.loss for term in instance.values()]
+        loss = torch.stack([*losses, self.weight(batch.progress.epoch) * prototype.loss]).sum()
+        return loss, {**instance, "prototype": prototype}
+
     def weight(self, epoch: int) -> float:
         """Factor of the prototype term in this epoch: it grows in equal steps over the ramp."""
         o = self.options
@@ -100,11 +117,6 @@ class PCL(PrototypeTerm, MoCo):
         if state is None:
             return super().m_step(batch, state)
         pairs = self.pairs(batch)
-        draw = self.context.generator("negatives", batch.progress)
-        instances = [] if self.options.terms == "prototypes" else [self.instance_term(pair) for pair in pairs]
-        prototype = mean_term([self.prototype_term(pair.v, state, batch.index, draw) for pair in pairs])
-        loss = self.weight(batch.progress.epoch) * prototype.loss
-        if not instances:  # appendix A, "proto only"
-            return loss, {"prototype": prototype}
-        instance = mean_term(instances)
-        return instance.loss + loss, {"instance": instance, "prototype": prototype}  # eq. 11
+        proto_only = self.options.terms == "prototypes"
+        instance = {} if proto_only else {"instance": mean_term([self.instance_term(pair) for pair in pairs])}
+        return self.proto_nce(instance, [pair.v for pair in pairs], state, batch)

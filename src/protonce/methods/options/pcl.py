@@ -49,14 +49,6 @@ class PrototypeOptions(Options):
             return []
         return [f"warm-up takes {self.warmup_epochs} of {settings.epochs} epochs, so prototypes are never used"]
 
-
-@register(
-    "pcl", "PCL", "MoCo and a prototype term (ProtoNCE, eq. 11)", "protonce.methods.pcl:PCL", paper=("PCL", "PCL v2")
-)
-@dataclass(frozen=True)
-class PCLOptions(PrototypeOptions, MoCoOptions):
-    """Options of PCL: those of MoCo, and of the prototype term."""
-
     def trials(self, settings: Resolved, n: int) -> list[dict[str, Any]]:
         """Learning rate, temperature, number of prototypes, the weight of their term, and phi."""
         finer = [min(2 * k, n) for k in settings.clusters]
@@ -68,3 +60,11 @@ class PCLOptions(PrototypeOptions, MoCoOptions):
             {"prototype_weight": 2 * self.prototype_weight},
             {"concentration": "fixed"},
         ]
+
+
+@register(
+    "pcl", "PCL", "MoCo and a prototype term (ProtoNCE, eq. 11)", "protonce.methods.pcl:PCL", paper=("PCL", "PCL v2")
+)
+@dataclass(frozen=True)
+class PCLOptions(PrototypeOptions, MoCoOptions):
+    """Options of PCL: those of MoCo, and of the prototype term."""
