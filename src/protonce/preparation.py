@@ -70,7 +70,12 @@ class Plan:
         system = self.entry.system
         return {
             "recipe": self.recipe,
-            "system": {"title": self.entry.title, "terms": list(system.terms), "labels": system.needs_labels},
+            "system": {
+                "title": self.entry.title,
+                "terms": list(system.terms),
+                "labels": system.needs_labels,
+                "moving_targets": system.moving_targets,
+            },
             "asked": self.asked,
             "settings": {**dataclasses.asdict(self.settings), **dataclasses.asdict(self.options)},
         }
