@@ -56,8 +56,8 @@ class Training:
 
     @cached_property
     def statistics(self) -> list[Tensor]:
-        """Running means and variances of every batch norm."""
-        norms = batch_norms(self.system)
+        """Running means and variances of every batch norm; none if nothing is trained."""
+        norms = batch_norms(self.system) if self.system.trains else []
         return [s for norm in norms for s in (norm.running_mean, norm.running_var) if s is not None]
 
     def weight(self, rows: int) -> float:

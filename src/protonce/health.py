@@ -106,7 +106,7 @@ def effective_rank(features: Tensor) -> float:
 class Verdict(NamedTuple):
     """Health of a run, in a word and in a sentence."""
 
-    state: Literal["healthy", "collapsed", "diverging", "idle", "fragmented"]
+    state: Literal["healthy", "collapsed", "diverging", "idle", "fragmented", "untrained"]
     words: str
 
 
@@ -121,7 +121,13 @@ RISEN = 0.1  # by how much the loss, as a share of its chance level, may rise ab
 
 
 def verdict(
-    records: Sequence[Record], terms: Sequence[str], dim: int, final: Record | None = None, *, moving: bool = False
+    records: Sequence[Record],
+    terms: Sequence[str],
+    dim: int,
+    final: Record | None = None,
+    *,
+    trains: bool = True,
+    moving: bool = False,
 ) -> Verdict:
     """Judge a run by its lines of metrics.jsonl, at least one of which is of a clustered epoch.
 
@@ -130,6 +136,7 @@ def verdict(
         terms: names of the loss terms. Those of the last epoch are judged, the first more strictly.
         dim: of the embedding.
         final: `of_clusters` of the run's prototypes; None: it has none yet, and the last clustered epoch is described.
+        trains: whether the system learns anything.
         moving: whether the targets of the first term move too, so that its loss may rise.
     """
     clustered = [record for record in records if "effective_rank" in record][-1]
@@ -140,6 +147,8 @@ def verdict(
     losses = {term: _loss(records[-1], term) for term in named}
     directions = f"effective rank {rank:.{0 if rank >= 10 else 1 if rank >= 2 else 2}f} of {dim}"
     clusters = final or clustered
+    if not trains:
+        return Verdict("untrained", f"untrained: initial weights; {directions}; {_clusters(clusters)}")
     single = _single(clusters)
     also = f"; moreover, {single}" if single else ""
     if rank < COLLAPSED and (share is None or share > IDLE):

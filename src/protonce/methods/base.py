@@ -82,6 +82,7 @@ class System(nn.Module):
         terms: names of the loss terms that `m_step` returns, in the order in which they are shown.
         recipe: default recipe; empty: chosen by the data and the device.
         needs_labels: whether batches include labels; the data must have them then.
+        trains: whether anything is learnt; if not, there is one epoch.
         moving_targets: whether E-steps replace the targets of the first term, so that its loss may rise again.
         query: the encoder f_θ, which the run folder keeps.
         momentum: its momentum twin f_θ', or None. Clusters are computed from its features, else from those of `query`.
@@ -91,6 +92,7 @@ class System(nn.Module):
     terms: ClassVar[tuple[str, ...]] = ()
     recipe: ClassVar[str] = ""
     needs_labels: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
     moving_targets: ClassVar[bool] = False
     query: Encoder
     momentum: Encoder | None
