@@ -16,7 +16,7 @@ from protonce.methods.registry import SYSTEMS, find, part
 
 IMAGENET = DataSize(1_281_167, 400)
 SETTINGS = {**SMALL, "epochs": 3, "batch_size": 15, "quiet": True}
-OPTIONS = {"rotation": {}, "deepcluster": {"k": 5, "reassign": 2}}  # of each system
+OPTIONS = {"rotation": {}, "deepcluster": {"k": 5, "reassign": 2}, "supervised": {}}  # of each system
 SEVEN = 7  # images of a step below
 
 
@@ -58,14 +58,15 @@ def test_the_loss_is_cross_entropy_and_ties_are_wrong():
 def test_a_few_steps_lower_the_loss_and_the_head_stays(method):
     """The same seven images again and again: backbone and classifier learn them, the projection head is not touched."""
     torch.manual_seed(0)
-    system = make_system(method, bn_splits=1, batch_size=SEVEN, **OPTIONS[method]).train()
+    system = make_system(method, bn_splits=1, batch_size=SEVEN, classes=3, **OPTIONS[method]).train()
     before = {name: p.detach().clone() for name, p in system.named_parameters()}
     optimizer = torch.optim.SGD(system.parameter_groups(), lr=0.1, momentum=0.9)
     views = unknown_views(system)
     state = system.e_step(0, Given(system))
+    batch = Batch(views, torch.arange(SEVEN), Progress(0, 0, 3, 3), torch.arange(SEVEN) % 3)
     losses = []
     for _ in range(16):
-        loss, terms = system.m_step(Batch(views, torch.arange(SEVEN), Progress(0, 0, 3, 3)), state)
+        loss, terms = system.m_step(batch, state)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
