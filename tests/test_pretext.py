@@ -16,7 +16,12 @@ from protonce.methods.registry import SYSTEMS, find, part
 
 IMAGENET = DataSize(1_281_167, 400)
 SETTINGS = {**SMALL, "epochs": 3, "batch_size": 15, "quiet": True}
-OPTIONS = {"rotation": {}, "deepcluster": {"k": 5, "reassign": 2}, "supervised": {}}  # of each system
+OPTIONS = {
+    "rotation": {},
+    "deepcluster": {"k": 5, "reassign": 2},
+    "supervised": {},
+    "jigsaw": {"permutations": 8, "tile_dim": 6},
+}  # of each system
 SEVEN = 7  # images of a step below
 
 
@@ -34,7 +39,7 @@ def unknown_views(system, seed=0):
     """Noise of the shapes that the views of a system have, (7, ...) each."""
     generator = torch.Generator().manual_seed(seed)
     specs = system.views(system.settings, system.options)
-    shapes = [(s.tiles**2, 3, 16, 16)[0 if s.tiles else 1 :] for s in specs]
+    shapes = [(s.tiles**2, 3, 8, 8) if s.tiles else (3, 16, 16) for s in specs]
     return tuple(torch.randn(SEVEN, *shape, generator=generator) for shape in shapes)
 
 
