@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from sklearn.decomposition import PCA
 
 from conftest import make_system
+from protonce.auto import pseudo_classes
 from protonce.context import Progress
 from protonce.kmeans import k_means
 from protonce.methods.base import Batch
 from protonce.methods.deepcluster import uniform_draws, whiten
-from protonce.methods.options.deepcluster import clusters
 
 
 class Given:
@@ -131,6 +131,6 @@ def test_the_loss_is_cross_entropy_with_the_clusters():
 
 
 def test_clusters_hold_enough_images():
-    assert clusters(1_281_167) == 10_000
+    assert pseudo_classes(1_281_167, 10_000) == 10_000
     for n in (8, 100, 500, 3000, 100_000):
-        assert 2 <= clusters(n) <= max(n / 10, 2)
+        assert 2 <= pseudo_classes(n, 10_000) <= max(n / 10, 2)

@@ -21,6 +21,7 @@ OPTIONS = {
     "deepcluster": {"k": 5, "reassign": 2},
     "supervised": {},
     "jigsaw": {"permutations": 8, "tile_dim": 6},
+    "selflabel": {"k": 4, "heads": 2, "optimizations": 2},
 }  # of each system
 SEVEN = 7  # images of a step below
 

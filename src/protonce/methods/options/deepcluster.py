@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from protonce import auto
 from protonce.config import LONG, MANY, Resolved
 from protonce.fields import setting
 from protonce.methods.options import Options, register
 
-IMAGENET = 1_281_167  # images
 STEPS = 100  # between two clusterings
 
 
@@ -42,7 +42,7 @@ class DeepClusterOptions(Options):
         """
         reassign = math.ceil(STEPS / max(n // settings.batch_size, 1))
         return {
-            "k": clusters(n),
+            "k": auto.pseudo_classes(n, 10_000),
             "pca": min(256, max(n // 20, 2)),
             "reassign": max(min(reassign, settings.epochs // 10), 1),
         }
@@ -55,8 +55,3 @@ class DeepClusterOptions(Options):
             {"schedule": "step", "drops": []},
         ]
         return [{}, *rates, {"k": max(self.k // 2, 2)}, {"k": min(2 * self.k, n)}]
-
-
-def clusters(n: int) -> int:
-    """The published 10,000 for ImageNet, and fewer in proportion to n^(3/4), with two digits."""
-    return max(round(float(f"{10_000 * (n / IMAGENET) ** 0.75:.2g}")), 2)

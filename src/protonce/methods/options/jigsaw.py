@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from protonce.auto import IMAGENET_SIZE
 from protonce.config import Resolved
 from protonce.fields import setting
 from protonce.methods.options import Options, register
 
-IMAGENET = 1_281_167  # images
 ALL = 362_880  # permutations of nine tiles
 
 
@@ -30,7 +30,7 @@ class JigsawOptions(Options):
     def choices(self, settings: Resolved, n: int) -> dict[str, Any]:  # noqa: ARG002
         """Those of Goyal et al. at ImageNet's size, and the 100 permutations of the first paper for little data."""
         return {
-            "permutations": min(max(round(2000 * n / IMAGENET), 100), 2000),
+            "permutations": min(max(round(2000 * n / IMAGENET_SIZE), 100), 2000),
             "tile_dim": min(max(n // 10, 64), 1000),
         }
 
