@@ -26,7 +26,7 @@ SMALL = {  # a training that takes seconds
 }
 
 
-def make_system(method="pcl", encoder=None, ranks=None, size=(48, 20), **values):
+def make_system(method="pcl", encoder=None, ranks=None, size=(48, 20), classes=0, **values):
     """A system as training builds it, with small settings, for n images of a side."""
     from protonce.assembly import build_context
     from protonce.auto import DataSize, Machine, resolve
@@ -42,7 +42,8 @@ def make_system(method="pcl", encoder=None, ranks=None, size=(48, 20), **values)
     settings = resolve(Settings(**common), DataSize(*size), Machine("cpu", bfloat16=False, faiss=True, cores=1))
     encoder = encoder or build(settings)
     context = build_context(settings, encoder, ranks or Ranks())
-    return entry.system(Setup(encoder, settings, entry.options(**options).resolve(settings, size[0]), context, size[0]))
+    resolved = entry.options(**options).resolve(settings, size[0])
+    return entry.system(Setup(encoder, settings, resolved, context, size[0], classes))
 
 
 def train_until(stop, monkeypatch, photos, out, options):

@@ -247,6 +247,14 @@ def test_a_loss_without_a_chance_level_is_judged_by_the_rank(ranks, state, words
     assert health.information({"loss": -0.9}, []) == {}
 
 
+@pytest.mark.parametrize(("loss", "state"), [(4.9, "healthy"), (5.1, "idle")])
+def test_targets_that_move_may_raise_the_loss_up_to_chance(loss, state):
+    """As those of DeepCluster: each clustering makes another task, and its classifier starts anew."""
+    records = [record(1, 1.0), record(2, loss)]
+    assert health.verdict(records, TERMS, dim=128).state == "diverging"
+    assert health.verdict(records, TERMS, dim=128, moving=True).state == state
+
+
 def test_a_run_with_only_the_prototype_term_is_judged_by_it_after_warm_up():
     warm = record(1, 0.5)
     later = [{**record(e, 0.0), "prototype": loss} for e, loss in ((2, 1.0), (3, 1.1), (4, 1.3))]

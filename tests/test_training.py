@@ -65,8 +65,11 @@ def test_e_step_features_are_the_twins_in_eval_mode(photos, tmp_path, monkeypatc
         twin = build(self.settings)
         twin.load_state_dict(self.momentum.state_dict())
         with torch.no_grad():
-            expected = twin.eval()(views)
-        torch.testing.assert_close(features(), expected, atol=1e-5, rtol=1e-4)
+            expected, pooled = twin.eval()(views), twin.features(views)
+        v_ = features()
+        torch.testing.assert_close(v_, expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(features.backbone(), pooled, atol=1e-5, rtol=1e-4)
+        assert torch.equal(features(), v_), "pooled features are computed with the same embeddings"
         assert self.momentum.training, "the keys of the M-step see batch statistics"
         seen.append(epoch)
         return e_step(self, epoch, features)

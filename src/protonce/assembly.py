@@ -56,8 +56,8 @@ class Training:
 
     @cached_property
     def statistics(self) -> list[Tensor]:
-        """Running means and variances of every batch norm."""
-        norms = batch_norms(self.system)
+        """Running means and variances of every batch norm; none if nothing is trained."""
+        norms = batch_norms(self.system) if self.system.trains else []
         return [s for norm in norms for s in (norm.running_mean, norm.running_var) if s is not None]
 
     def weight(self, rows: int) -> float:
@@ -163,38 +163,58 @@ def _labels(plan: Plan) -> tuple[Tensor | None, int]:
 
 
 class MomentumFeatures:
-    """V' = f_θ'(X), memoised: computed on the first call, and again after `forget`.
+    """V' = f_θ'(X), and the pooled features below it; memoised: computed on the first call, and again after `forget`.
 
-    Embeddings of the plain views by the twin in eval mode, or by the encoder if there is no twin. Ranks share the work,
-    so all of them must call it.
+    Of the plain views, by the twin in eval mode, or by the encoder if there is no twin. Ranks share the work, so all of
+    them must call it.
     """
 
     def __init__(self, training: Training) -> None:
         self.training = training
-        self._kept: Tensor | None = None
+        self._embeddings: Tensor | None = None
+        self._pooled: Tensor | None = None
+        self._needs_pooled = False  # once they were asked for, one pass gives both
         self._seconds = 0.0
 
     def __call__(self) -> Tensor:
-        """(n, d) on the CPU."""
-        if self._kept is None:
-            began = time.monotonic()
-            self._kept = self._compute()
-            self._seconds += time.monotonic() - began
-        return self._kept
+        """V', (n, d) on the CPU."""
+        if self._embeddings is None:
+            self._compute()
+        assert self._embeddings is not None
+        return self._embeddings
+
+    def backbone(self) -> Tensor:
+        """Pooled features of the backbone, (n, D) on the CPU; not normalised."""
+        if self._pooled is None:
+            self._needs_pooled = True
+            self._compute()
+        assert self._pooled is not None
+        return self._pooled
 
     def forget(self) -> None:
         """θ' has changed."""
-        self._kept = None
+        self._embeddings = self._pooled = None
 
     def take_seconds(self) -> float:
         """Seconds spent computing since the last call."""
         taken, self._seconds = self._seconds, 0.0
         return taken
 
-    def _compute(self) -> Tensor:
+    def _compute(self) -> None:
+        began = time.monotonic()
         system, loader, ranks = self.training.system, self.training.loader, self.training.ranks
         encoder = system.momentum or system.query
+
+        def encode(x: Tensor) -> Tensor:
+            pooled = encoder.features(x)  # (b, D)
+            v_ = encoder.embed(pooled)  # (b, d)
+            return torch.cat([v_, pooled], dim=1) if self._needs_pooled else v_
+
         encoder.eval()
-        part = extract(encoder, loader, index=ranks.part(torch.arange(len(loader))))
+        part = extract(encode, loader, index=ranks.part(torch.arange(len(loader))))
         encoder.train()
-        return ranks.gather(part.to(loader.device), len(loader)).cpu()
+        # The device never holds more than n x d numbers.
+        blocks = (block.contiguous() for block in part.split(encoder.dim, dim=1))
+        self._embeddings, *pooled = [ranks.gather(b.to(loader.device), len(loader)).cpu() for b in blocks]
+        self._pooled = torch.cat(pooled, dim=1) if pooled else None
+        self._seconds += time.monotonic() - began

@@ -15,6 +15,7 @@ from protonce.errors import UserError
 
 IMAGENET_MEAN = [0.485, 0.456, 0.406]
 IMAGENET_STD = [0.229, 0.224, 0.225]
+IMAGENET_SIZE = 1_281_167  # images
 FEWEST_IMAGES = 8
 FORWARD = 50_000  # multiplications per pixel of an encoder, roughly: 80,000 of a ResNet-50, 10,000 of `laptop-v2`
 LITTLE_WORK = 1e12  # multiplications; half a minute of one core
@@ -133,6 +134,14 @@ def queue_length(settings: Resolved, n: int, momentum: float) -> int:
     """
     age = math.ceil(1 / (16 * (1 - momentum))) if momentum < 1 else n
     return max(min(16000, n // 4, age * settings.batch_size), 1)
+
+
+def pseudo_classes(n: int, published: int) -> int:
+    """Number of clusters that serve as labels: the published one for ImageNet, fewer in proportion to n^(3/4).
+
+    So clusters are smaller where there are fewer images, but hold about 30 of 3,000 where the published ones hold 130.
+    """
+    return max(round(float(f"{published * (n / IMAGENET_SIZE) ** 0.75:.2g}")), 2)
 
 
 def warmup_epochs(settings: Resolved, n: int) -> int:

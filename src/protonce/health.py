@@ -106,7 +106,7 @@ def effective_rank(features: Tensor) -> float:
 class Verdict(NamedTuple):
     """Health of a run, in a word and in a sentence."""
 
-    state: Literal["healthy", "collapsed", "diverging", "idle", "fragmented"]
+    state: Literal["healthy", "collapsed", "diverging", "idle", "fragmented", "untrained"]
     words: str
 
 
@@ -120,7 +120,15 @@ SINGLE = 0.5  # share of the clusters that may hold a single image
 RISEN = 0.1  # by how much the loss, as a share of its chance level, may rise above its minimum
 
 
-def verdict(records: Sequence[Record], terms: Sequence[str], dim: int, final: Record | None = None) -> Verdict:
+def verdict(
+    records: Sequence[Record],
+    terms: Sequence[str],
+    dim: int,
+    final: Record | None = None,
+    *,
+    trains: bool = True,
+    moving: bool = False,
+) -> Verdict:
     """Judge a run by its lines of metrics.jsonl, at least one of which is of a clustered epoch.
 
     Args:
@@ -128,15 +136,19 @@ def verdict(records: Sequence[Record], terms: Sequence[str], dim: int, final: Re
         terms: names of the loss terms. Those of the last epoch are judged, the first more strictly.
         dim: of the embedding.
         final: `of_clusters` of the run's prototypes; None: it has none yet, and the last clustered epoch is described.
+        trains: whether the system learns anything.
+        moving: whether the targets of the first term move too, so that its loss may rise.
     """
     clustered = [record for record in records if "effective_rank" in record][-1]
     rank = clustered["effective_rank"]
     named = [term for term in terms if term in records[-1]] or ["loss"]
-    shares = _shares(records, named[0])
+    shares = {} if moving else _shares(records, named[0])
     share = shares.get(records[-1]["epoch"])
     losses = {term: _loss(records[-1], term) for term in named}
     directions = f"effective rank {rank:.{0 if rank >= 10 else 1 if rank >= 2 else 2}f} of {dim}"
     clusters = final or clustered
+    if not trains:
+        return Verdict("untrained", f"untrained: initial weights; {directions}; {_clusters(clusters)}")
     single = _single(clusters)
     also = f"; moreover, {single}" if single else ""
     if rank < COLLAPSED and (share is None or share > IDLE):
@@ -151,7 +163,7 @@ def verdict(records: Sequence[Record], terms: Sequence[str], dim: int, final: Re
         increased = f"{losses[named[0]]}, and the loss has increased since epoch {best}"
         return Verdict("diverging", f"diverging: {increased}; train again with a smaller lr{also}")
     # Later terms are fitted to targets that move, such as clusters: they are wrong only if no better than chance.
-    weak = [losses[term] for term in named[1:] if (_share(records[-1], term) or 0) >= 1]
+    weak = [losses[term] for term in named[0 if moving else 1 :] if (_share(records[-1], term) or 0) >= 1]
     if share is not None and share > IDLE:
         weak.insert(0, losses[named[0]])
     if rank < LOW_RANK:

@@ -70,7 +70,13 @@ class Plan:
         system = self.entry.system
         return {
             "recipe": self.recipe,
-            "system": {"title": self.entry.title, "terms": list(system.terms), "labels": system.needs_labels},
+            "system": {
+                "title": self.entry.title,
+                "terms": list(system.terms),
+                "labels": system.needs_labels,
+                "trains": system.trains,
+                "moving_targets": system.moving_targets,
+            },
             "asked": self.asked,
             "settings": {**dataclasses.asdict(self.settings), **dataclasses.asdict(self.options)},
         }
@@ -94,6 +100,8 @@ def prepare(request: Request, reporter: Reporter, ranks: Ranks) -> Plan:
     if recipe is None:
         recipe, why = choose_recipe(size, device)
     values = {**registry.part_recipe(read_recipe(recipe), entry), **_brought(early.init), **given}
+    if not entry.system.trains:
+        values = {**values, "epochs": 1}
     asked, options = _split(values, entry)
     settings = resolve(asked, size, look_at_machine(device, ranks))
     flat = {**dataclasses.asdict(asked), **dataclasses.asdict(options)}

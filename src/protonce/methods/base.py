@@ -4,9 +4,8 @@ A system is one module: the encoder, everything else that is trained, and its st
 its checkpoint. `protonce.train(..., method=MySystem)` trains a custom system; see docs/systems.md.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +58,22 @@ class Term(NamedTuple):
     accuracy: Tensor | None = None  # (); None: it has none
 
 
+class Features(Protocol):
+    """Features of the plain views of all images, by the twin or, if there is none, the encoder; in eval mode.
+
+    They are computed when they are asked for: without a call, there is no pass over the data. Both are collectives: do
+    not call them within `context.on_first`.
+    """
+
+    def __call__(self) -> Tensor:
+        """Embeddings V' = f_θ'(X), (n, d), L2-normalised."""
+        ...
+
+    def backbone(self) -> Tensor:
+        """Pooled features of the backbone, (n, D), from the same pass."""
+        ...
+
+
 class System(nn.Module):
     """Base class of all systems. A subclass defines `m_step`, and overrides whatever else it needs.
 
@@ -67,6 +82,8 @@ class System(nn.Module):
         terms: names of the loss terms that `m_step` returns, in the order in which they are shown.
         recipe: default recipe; empty: chosen by the data and the device.
         needs_labels: whether batches include labels; the data must have them then.
+        trains: whether anything is learnt; if not, there is one epoch.
+        moving_targets: whether E-steps replace the targets of the first term, so that its loss may rise again.
         query: the encoder f_θ, which the run folder keeps.
         momentum: its momentum twin f_θ', or None. Clusters are computed from its features, else from those of `query`.
     """
@@ -75,6 +92,8 @@ class System(nn.Module):
     terms: ClassVar[tuple[str, ...]] = ()
     recipe: ClassVar[str] = ""
     needs_labels: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+    moving_targets: ClassVar[bool] = False
     query: Encoder
     momentum: Encoder | None
 
@@ -111,13 +130,14 @@ class System(nn.Module):
         """Number of steps per epoch."""
         return self.n // self.settings.batch_size
 
-    def e_step(self, epoch: int, features: Callable[[], Tensor]) -> Any:  # noqa: ARG002
+    def e_step(self, epoch: int, features: Features) -> Any:  # noqa: ARG002
         """Compute what the M-steps of an epoch need, such as prototypes or pseudo-labels.
 
         Args:
             epoch: from 0. Systems that define `prototypes` get one more call after training, with epoch = epochs.
-            features: function that computes V' = f_θ'(X) of all images, (n, d). If it is not called, there is no pass
-                over the data. It is a collective: do not call it within `context.on_first`.
+            features: `features()` computes V' = f_θ'(X) of all images, (n, d), and `features.backbone()` what the
+                backbone pools, (n, D). If neither is called, there is no pass over the data. They are collectives: do
+                not call them within `context.on_first`.
 
         Returns:
             None, or tensors, numbers and `Prototypes`, or lists, tuples and dicts of them. It is saved in checkpoints,

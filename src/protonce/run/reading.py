@@ -120,7 +120,9 @@ class Run:
         if self.finished and self.has_prototypes:
             before = read_assignments(self.path, max(self.recorded_epochs, default=0))
             final = of_clusters([c.assignment for c in self.prototypes], before)
-        return verdict(records, self.terms, self.settings.dim, final)
+        system = self.config["system"]
+        trains, moving = bool(system.get("trains", True)), bool(system.get("moving_targets"))
+        return verdict(records, self.terms, self.settings.dim, final, trains=trains, moving=moving)
 
     @property
     def title(self) -> str:
