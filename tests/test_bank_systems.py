@@ -1,20 +1,23 @@
 """The systems with a memory bank, against naive loops of their papers' equations."""
 
 import math
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from conftest import make_system
+from protonce import randomness
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
 from protonce.context import Progress
+from protonce.data.views import ImageViews
 from protonce.encoder import Encoder
 from protonce.losses import sample_candidates
 from protonce.methods.base import Batch
+from protonce.methods.pirl import sampled_nce
 from protonce.methods.registry import find, part
 from protonce.noise_contrast import (
     chance_level,
@@ -235,7 +238,117 @@ def test_instdisc_learns(options):
     assert losses[-1] < 0.9 * losses[1]
 
 
-@pytest.mark.parametrize("name", ["instdisc"])
+def naive_sampled_nce(v, own, rows, bank, tau):
+    """Eq. 4 and 5 of Misra & van der Maaten, image by image."""
+    total = 0.0
+    for x, i, negatives in zip(v, own, rows, strict=True):
+        candidates = [i, *negatives]
+        h = [torch.exp(bank[j] @ x / tau) for j in candidates]
+        h = [value / sum(h) for value in h]
+        total = total - torch.log(h[0]) - sum(torch.log(1 - value) for value in h[1:])
+    return total / len(v)
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.2, 5.0])
+def test_pirls_nce_is_the_papers_by_a_loop_forward_and_gradient(tau):
+    own, bank = torch.tensor([0, 7, 39, 12]), unit(N, DIM, seed=1).double()
+    noise = torch.tensor([7, 3, 25, 30, 12, 1])
+    v = unit(4, DIM, seed=2).double().requires_grad_()
+    again = v.detach().clone().requires_grad_()
+    loss = sampled_nce(noise_logits(v, bank, own, noise, tau))
+    expected = naive_sampled_nce(again, own.tolist(), rows_of_noise(noise, own, N), bank, tau)
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)  # the loop loses digits where h is near 1
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(v.grad, again.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_pirls_nce_is_finite_where_a_negative_takes_all():
+    """A logit 200 above all others: h = 1 in float32, and -log(1 - h) = 200 - log 2."""
+    logits = torch.tensor([[0.0, 200.0, 0.0, -torch.inf]], requires_grad=True)
+    loss = sampled_nce(logits)
+    loss.backward()
+    assert loss.item() == pytest.approx(200 + 200 - math.log(2))
+    torch.testing.assert_close(logits.grad, torch.tensor([[-1.5, 2.0, -0.5, 0.0]]))
+    alike = sampled_nce(torch.tensor([[1.0, 1.0, 1.0, -torch.inf]]))
+    assert alike.item() == pytest.approx(math.log(3) + 2 * math.log(3 / 2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"negatives": 6},
+        {"noise": "published", "negatives": 30},
+        {"noise": "published", "normaliser": "constant", "negatives": 6},
+    ],
+)
+def test_pirl_is_its_paper(options):
+    """Eq. 6 by loops: both branches, the order of the patches, and the bank, which holds the image's features."""
+    system = system_of("pirl", tau=0.3, jigsaw_weight=0.3, **options)
+    bank, batch = system.bank.features.clone().double(), batch_of(system)
+    loss, terms = system.m_step(batch, None)
+    loss.backward()
+    gradient = system.jigsaw_head.weight.grad.clone()
+    system.zero_grad()
+
+    own = batch.index
+    image, patches = batch.views
+    assert patches.shape[1:] == (9, 3, 5, 5)
+    rows = []
+    for i, nine in zip(own.tolist(), patches, strict=True):
+        order = randomness.uniform(0, "jigsaw order", 0, np.array([i]), 9)[0].argsort()
+        each = [system.patch_head(system.query.features(nine[j][None]))[0] for j in order]
+        rows.append(system.jigsaw_head(torch.cat(each)))
+    g = F.normalize(torch.stack(rows), dim=1).double()
+    f = system.query(image).double()
+    if options["negatives"] == 6 and "noise" not in options:
+        noise = sample_candidates(N, 6, system.context.generator("noise", batch.progress))
+    else:
+        noise = sample_for_each(N, options["negatives"], 0, 0, own)
+    drawn = rows_of_noise(noise, own, N)
+    if "normaliser" in options:
+        z = torch.stack([N * (bank[row] @ x / 0.3).exp().mean() for x, row in zip(f, drawn, strict=True)])
+        z = z.mean().detach()
+        of_f, of_g = (naive_nce(v, own.tolist(), drawn, bank, 0.3, z) for v in (f, g))
+    else:
+        drawn = [[j for j in row if j != i] for i, row in zip(own.tolist(), drawn, strict=True)]
+        of_f, of_g = (naive_sampled_nce(v, own.tolist(), drawn, bank, 0.3) for v in (f, g))
+    torch.testing.assert_close(terms["instance"].loss.double(), of_f, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(terms["jigsaw"].loss.double(), of_g, rtol=1e-4, atol=1e-5)
+    expected = 0.3 * of_g + 0.7 * of_f
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
+    expected.backward()
+    torch.testing.assert_close(gradient, system.jigsaw_head.weight.grad, rtol=1e-3, atol=1e-5)
+
+    system.after_step(batch.progress)
+    for x, i in zip(f.detach(), own, strict=True):
+        mixed = 0.5 * bank[i] + 0.5 * x
+        bank[i] = mixed / mixed.norm()
+    torch.testing.assert_close(system.bank.features.double(), bank, rtol=1e-5, atol=1e-6)
+
+
+def test_pirl_learns():
+    system = system_of("pirl")
+    before = [head.weight.detach().clone() for head in (system.patch_head, system.jigsaw_head)]
+    losses = train(system)
+    assert losses[-1] < 0.9 * losses[1]
+    assert all(
+        not torch.equal(w, head.weight) for w, head in zip(before, (system.patch_head, system.jigsaw_head), strict=True)
+    )
+
+
+@pytest.mark.parametrize("size", [8, 16, 32, 96, 224])
+def test_patches_fit_at_any_image_size(size):
+    settings = resolve(Settings(method="pirl", image_size=size), DataSize(100, 300), GPU)
+    image, jigsaw = find("pirl").system.views(settings, None)
+    assert image.size is None
+    assert 1 <= jigsaw.tile_size <= jigsaw.size // 3
+    ImageViews(settings, (image, jigsaw))
+    if size == 224:
+        assert (jigsaw.size, jigsaw.tile_size) == (255, 64)
+
+
+@pytest.mark.parametrize("name", ["instdisc", "pirl"])
 def test_auto_is_the_published_value_at_imagenets_size(name):
     recipe, entry = read_recipe(name), find(name)
     common, options = part(recipe, entry, name)
@@ -258,4 +371,4 @@ def test_auto_is_the_published_value_at_imagenets_size(name):
             values, own = part(trial, entry, "the trial")
             Settings(**values)
             entry.options(**own)
-    assert SimpleNamespace(**vars(resolved)).negatives <= 2999
+        assert resolved.negatives <= n - 1

@@ -23,12 +23,12 @@ from protonce.noise_contrast import (
 class BankSystem(System):
     """A memory bank with a feature of every image, and noise-contrastive estimation against it."""
 
-    log_z: Tensor  # () log Z, estimated from the first batch
+    log_z: Tensor  # () log Z, estimated from the first batch; NaN before
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.bank = Bank(self.n, self.query.dim, randomness.generator(self.settings.seed, "bank"))
-        self.register_buffer("log_z", torch.tensor(math.log(self.n)))
+        self.register_buffer("log_z", torch.tensor(torch.nan))
         self._fresh: tuple[Tensor, Tensor] | None = None  # images (B,) and features (B, d) that are yet to join it
 
     def remember(self, v: Tensor, index: Tensor) -> None:
@@ -65,8 +65,10 @@ class BankSystem(System):
         return Term(loss, chance_level(logits), accuracy(without_own(logits, batch.index, noise)))
 
     def _estimate_z(self, logits: Tensor) -> None:
-        log_z = self.context.gather(log_normaliser(logits, self.n))  # (B,)
-        self.log_z.copy_(torch.logsumexp(log_z, dim=0) - math.log(len(log_z)))
+        """Z, the mean of Z_i over the batch; once, where a batch has several terms."""
+        each = self.context.gather(log_normaliser(logits, self.n))  # log Z_i, (B,)
+        log_z = torch.logsumexp(each, dim=0) - math.log(len(each))
+        self.log_z.copy_(torch.where(self.log_z.isnan(), log_z, self.log_z))
 
 
 def without_own(logits: Tensor, own: Tensor, noise: Tensor | None) -> Tensor:
