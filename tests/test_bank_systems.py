@@ -15,8 +15,11 @@ from protonce.config import Settings, read_recipe
 from protonce.context import Progress
 from protonce.data.views import ImageViews
 from protonce.encoder import Encoder
+from protonce.kmeans import k_means
 from protonce.losses import sample_candidates
+from protonce.methods import localagg
 from protonce.methods.base import Batch
+from protonce.methods.localagg import are_close, background_neighbours, local_aggregation
 from protonce.methods.pirl import sampled_nce
 from protonce.methods.registry import find, part
 from protonce.noise_contrast import (
@@ -348,7 +351,105 @@ def test_patches_fit_at_any_image_size(size):
         assert (jigsaw.size, jigsaw.tile_size) == (255, 64)
 
 
-@pytest.mark.parametrize("name", ["instdisc", "pirl"])
+def naive_local_aggregation(v, own, bank, clusters, k, tau):
+    """Eq. 1 to 3 of Zhuang et al., image by image; the image itself is its nearest neighbour."""
+    total = 0.0
+    for x, i in zip(v, own, strict=True):
+        p = torch.stack([torch.exp(bank[j] @ x / tau) for j in range(len(bank))])
+        p = p / p.sum()  # eq. 1
+        order = (-p.detach()).argsort().tolist()
+        background = set([i, *(j for j in order if j != i)][:k])
+        close = {j for g in clusters.tolist() for j in range(len(bank)) if g[j] == g[i]}
+        total = total - torch.log(sum(p[j] for j in close & background) / sum(p[j] for j in background))
+    return total / len(v)
+
+
+@pytest.mark.parametrize("k", [1, 7, N])
+def test_local_aggregation_is_the_papers_by_a_loop_forward_and_gradient(k):
+    own, bank, tau = torch.tensor([0, 7, 39, 12]), unit(N, DIM, seed=1).double(), 0.2
+    clusters = torch.randint(0, 6, (3, N), generator=torch.Generator().manual_seed(0))
+    v = unit(4, DIM, seed=2).double().requires_grad_()
+    again = v.detach().clone().requires_grad_()
+    background = background_neighbours(v.detach(), bank, own, k)
+    close = are_close(clusters, own, background)
+    loss = local_aggregation(similarities(v, bank, background) / tau, close)
+    expected = naive_local_aggregation(again, own.tolist(), bank, clusters, k, tau)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(v.grad, again.grad)
+    whole = torch.arange(N).expand(4, N)
+    for i, row in zip(own.tolist(), are_close(clusters, own, whole).tolist(), strict=True):
+        union = set().union(*({j for j in range(N) if g[j] == g[i]} for g in clusters.tolist()))
+        assert {j for j in range(N) if row[j]} == union, "the union of the clusterings"
+
+
+def test_background_neighbours_do_not_depend_on_rounding_nor_on_blocks(monkeypatch):
+    """Directions that occur many times, in lengths that differ by rounding: the first in the bank are taken."""
+    base = unit(5, DIM, seed=3)
+    which = torch.randint(0, 5, (N,), generator=torch.Generator().manual_seed(1))
+    bank = base[which] * (1 + 1e-7 * draw(N, 1, seed=4))
+    v, own = unit(6, DIM, seed=5), torch.arange(6) * 6
+    whole = {k: background_neighbours(v, bank, own, k).sort(dim=1).values for k in (1, 3, 9, 20, N - 1, N)}
+    monkeypatch.setattr(localagg, "BLOCK", 2 * N)
+    for k, found in whole.items():
+        assert torch.equal(background_neighbours(v, bank, own, k).sort(dim=1).values, found)
+        for x, i, row in zip(v, own.tolist(), found.tolist(), strict=True):
+            rank = [round(float(base[c] @ x), 5) for c in which.tolist()]
+            assert row == sorted(sorted(range(N), key=lambda j, rank=rank, i=i: (j != i, -rank[j], j))[:k])
+
+
+@pytest.mark.parametrize("engine", ["faiss", "torch"])
+def test_the_e_step_clusters_the_bank_several_times_and_reads_no_images(engine):
+    system = system_of("localagg", warmup_epochs=2, clusterings=3, close_clusters=5, kmeans_engine=engine)
+
+    def features():
+        raise AssertionError("no pass over the data")
+
+    assert system.e_step(1, features) is None
+    clusters = system.e_step(2, features)
+    assert clusters.shape == (3, N)
+    generator = randomness.generator(0, "close clusters", 2)
+    for row in clusters:
+        found = k_means(system.bank.features, 5, generator=generator, engine=engine)
+        assert torch.equal(row, found.assignment.int())
+    assert len({tuple(row.tolist()) for row in clusters}) > 1
+    assert not torch.equal(system.e_step(3, features), clusters)
+
+
+def test_localagg_is_its_paper_after_warm_up_and_instdisc_in_it():
+    system = system_of("localagg", tau=0.3, background=9, clusterings=2, close_clusters=6, warmup_epochs=3)
+    bank, batch = system.bank.features.clone().double(), batch_of(system)
+    _, terms = system.m_step(batch, None)
+    v = system.query(batch.views[0]).double()
+    torch.testing.assert_close(terms["instance"].loss.double(), F.cross_entropy(v @ bank.T / 0.3, batch.index))
+
+    state = system.e_step(3, None)
+    loss, terms = system.m_step(batch, state)
+    loss.backward()
+    gradient = system.query.head.weight.grad.clone()
+    system.zero_grad()
+    v = system.query(batch.views[0]).double()
+    expected = naive_local_aggregation(v, batch.index.tolist(), bank, state, 9, 0.3)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
+    expected.backward()
+    torch.testing.assert_close(gradient, system.query.head.weight.grad, rtol=1e-3, atol=1e-5)
+    close = are_close(state, batch.index, background_neighbours(v.float(), bank.float(), batch.index, 9)).sum(dim=1)
+    assert float(terms["aggregation"].chance) == pytest.approx(sum(math.log(9 / int(c)) for c in close) / len(close))
+    system.after_step(batch.progress)
+    mixed = F.normalize(0.5 * bank[batch.index] + 0.5 * v.detach(), dim=1)
+    torch.testing.assert_close(system.bank.features[batch.index].double(), mixed, rtol=1e-5, atol=1e-6)
+
+
+def test_localagg_learns():
+    system = system_of("localagg", close_clusters=8, warmup_epochs=4)
+    warm = train(system, epochs=4)
+    assert warm[-1] < 0.9 * warm[1]
+    losses = train(system, start=4, state=system.e_step(4, None))
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("name", ["instdisc", "localagg", "pirl"])
 def test_auto_is_the_published_value_at_imagenets_size(name):
     recipe, entry = read_recipe(name), find(name)
     common, options = part(recipe, entry, name)
