@@ -15,6 +15,7 @@ from protonce.config import Settings, read_recipe
 from protonce.context import Progress
 from protonce.data.views import ImageViews
 from protonce.encoder import Encoder
+from protonce.errors import UserError
 from protonce.kmeans import k_means
 from protonce.losses import sample_candidates
 from protonce.methods import localagg
@@ -338,6 +339,11 @@ def test_pirl_learns():
     assert all(
         not torch.equal(w, head.weight) for w, head in zip(before, (system.patch_head, system.jigsaw_head), strict=True)
     )
+
+
+def test_pirl_refuses_a_backbone_of_one_image_size():
+    with pytest.raises(UserError, match="vit_tiny_patch16_224 takes images of one size only; choose a convolutional"):
+        system_of("pirl", backbone="vit_tiny_patch16_224")
 
 
 @pytest.mark.parametrize("size", [8, 16, 32, 96, 224])

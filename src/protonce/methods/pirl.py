@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from protonce import randomness
 from protonce.config import Resolved
 from protonce.data.views import ViewSpec
+from protonce.encoder import fixed_size
+from protonce.errors import UserError
 from protonce.losses import accuracy
 from protonce.methods.bank import BankSystem, without_own
 from protonce.methods.base import Batch, Setup, Term
@@ -31,6 +33,11 @@ class PIRL(BankSystem):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        if fixed_size(self.settings.backbone) is not None:
+            raise UserError(
+                f"pirl encodes patches smaller than its images, and {self.settings.backbone} takes images of one size "
+                "only; choose a convolutional backbone such as resnet18"
+            )
         dim = self.query.dim
         self.patch_head = nn.Linear(self.query.feature_dim, dim)  # g: of each patch,
         self.jigsaw_head = nn.Linear(PATCHES * dim, dim)  # and of all nine in a row
