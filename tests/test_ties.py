@@ -65,3 +65,14 @@ def test_logits_exceed_by_more_than_rounding():
     value = torch.tensor([1.0, 1.001, 1e-9, 50.0, 50.01, -3.0, -3.0, -5.0])
     other = torch.tensor([1.0, 1.0, 0.0, 49.9999, 50.0, -torch.inf, -3.00001, -4.0])
     assert ties.exceeds(value, other).tolist() == [False, True, False, False, True, True, False, False]
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 11, 12])
+def test_the_highest_by_a_loop_in_order_or_as_a_set(k):
+    values = noisy(np.random.default_rng(1), (60, 12))
+    values[:5, 3] = np.inf
+    expected = [[j for group in naive_groups(-row, 1e-6) for j in sorted(group)][:k] for row in values]
+    found = torch.from_numpy(values)
+    assert ties.highest(found, k, 1e-6).tolist() == expected
+    assert ties.highest(found, k, 1e-6, block=1).tolist() == expected
+    assert ties.highest_set(found, k, 1e-6).sort(dim=1).values.tolist() == [sorted(row) for row in expected]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -51,6 +52,47 @@ def group_values(descending: Tensor, tolerance: float) -> Tensor:
     for j in range(1, len(columns)):
         columns[j] = torch.where(columns[j] < columns[j - 1] - tolerance, columns[j], columns[j - 1])
     return torch.stack(columns, dim=1)
+
+
+def highest(values: Tensor, k: int, tolerance: float, block: int = 1 << 25) -> Tensor:
+    """Columns of the k highest values of each row, the highest first, ties in the order of the columns; (b, k).
+
+    Args:
+        values: (b, n).
+        k: at most n.
+        tolerance: absolute.
+        block: values held at once where there are ties at the last place.
+    """
+    n = values.shape[1]
+    value, position = values.topk(min(k + 1, n), dim=1)  # one more, to detect a tie at the last place
+    group = group_values(value, tolerance)
+    number = F.pad((group[:, 1:] < group[:, :-1]).cumsum(dim=1), (1, 0))  # index of the group of each value
+    position = (number * n + position).sort(dim=1).values[:, :k] % n  # by group, then by position
+    if k == n:
+        return position
+    column, columns = (torch.arange(size, device=values.device) for size in (k, n))
+    tied = (group[:, k] == group[:, k - 1]).nonzero()[:, 0]
+    for rows in tied.split(max(block // (4 * n), 1)):
+        # topk took arbitrary members of the last group: take the first ones instead.
+        last, compared = group[rows, k - 1, None], values[rows]
+        member = (compared <= last) & (compared >= last - tolerance)  # (r, n)
+        first = torch.where(member, columns.int(), n).topk(k, dim=1, largest=False).values
+        start = (group[rows] > last).sum(dim=1, keepdim=True)  # column where the last group starts, (r, 1)
+        filled = first.long().gather(1, (column - start).clamp_min(0))
+        position[rows] = torch.where(column < start, position[rows], filled)
+    return position
+
+
+def highest_set(values: Tensor, k: int, tolerance: float) -> Tensor:
+    """The columns of `highest` in any order, faster for large k; (b, k)."""
+    if k == values.shape[1]:
+        return torch.arange(k, device=values.device).expand(len(values), k)
+    value, position = values.topk(k + 1, dim=1)
+    tied = (value[:, k - 1] - value[:, k] <= tolerance).nonzero()[:, 0]  # else no tie is at the last place
+    position = position[:, :k].contiguous()
+    if len(tied):
+        position[tied] = highest(values[tied], k, tolerance)
+    return position
 
 
 def first_of_highest(values: NDArray[np.floating], tolerance: Any) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from protonce.data.sources import random_order
 from protonce.errors import UserError
 from protonce.evaluate.task import Metrics, Outcome, Task, single_labels
-from protonce.ties import COSINE, first_of_highest, group_values
+from protonce.ties import COSINE, first_of_highest, highest
 
 _BLOCK = 1 << 25  # similarities held at once
 CANDIDATES = (1, 5, 10, 20, 50, 100, 200)  # candidates for the number of neighbours
@@ -95,32 +95,10 @@ def neighbours(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = 
         similarity = F.normalize(queries[rows], dim=1) @ unit.T  # (b, n)
         if left_out is not None:
             similarity[torch.arange(len(rows)), left_out[rows]] = -torch.inf
-        position = _highest(similarity, min(k, len(bank)))  # (b, k)
+        position = highest(similarity, min(k, len(bank)), COSINE, _BLOCK)  # (b, k)
         found.append((similarity.gather(1, position), position))
     values, positions = zip(*found, strict=True)
     return torch.cat(values), torch.cat(positions)
-
-
-def _highest(similarity: Tensor, k: int) -> Tensor:
-    """Columns of the k highest values of each row, the highest first, ties in the order of the columns; (b, k)."""
-    n = similarity.shape[1]
-    value, position = similarity.topk(min(k + 1, n), dim=1)  # one more, to detect a tie at the last place
-    group = group_values(value, COSINE)
-    number = F.pad((group[:, 1:] < group[:, :-1]).cumsum(dim=1), (1, 0))  # index of the group of each value
-    position = (number * n + position).sort(dim=1).values[:, :k] % n  # by group, then by position
-    if k == n:
-        return position
-    column = torch.arange(k)
-    tied = (group[:, k] == group[:, k - 1]).nonzero()[:, 0]
-    for rows in tied.split(max(_BLOCK // (4 * n), 1)):
-        # topk took arbitrary members of the last group: take the first ones instead.
-        last, values = group[rows, k - 1, None], similarity[rows]
-        member = (values <= last) & (values >= last - COSINE)  # (r, n)
-        first = torch.where(member, torch.arange(n, dtype=torch.int32), n).topk(k, dim=1, largest=False).values
-        start = (group[rows] > last).sum(dim=1, keepdim=True)  # column where the last group starts, (r, 1)
-        filled = first.long().gather(1, (column - start).clamp_min(0))
-        position[rows] = torch.where(column < start, position[rows], filled)
-    return position
 
 
 def vote(similarity: Tensor, labels: Tensor, classes: int, tau: float) -> Tensor:
