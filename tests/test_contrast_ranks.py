@@ -23,6 +23,7 @@ def two_ranks(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_compute_what_one_process_does(two_ranks, case):
     m_steps(two_ranks, case)

@@ -69,7 +69,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "docs/systems.md", "docs/paper.md"])
 def test_commands_in_the_documentation_are_understood(page):
     assert len(commands(page)) >= 3
     for command in commands(page):

@@ -5,8 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import protonce
-from conftest import SMALL, make_system, train_until
+from conftest import SMALL, make_system
 from protonce.auto import DataSize, Machine, resolve
 from protonce.config import Settings, read_recipe
 from protonce.context import Progress
@@ -81,23 +80,6 @@ def test_a_few_steps_lower_the_loss_and_the_head_stays(method):
     assert tuple(terms) == system.terms
     moved = {name for name, p in system.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {name for name in before if not name.startswith("query.head.")}
-
-
-@pytest.mark.parametrize("method", OPTIONS)
-def test_a_run_resumes_to_the_byte(photos, tmp_path, monkeypatch, method):
-    options = {**SETTINGS, **OPTIONS[method], "method": method}
-    whole = protonce.train(photos, tmp_path / "whole", **options)
-    assert all(np.isfinite(record["loss"]) for record in whole.metrics)
-    assert all(f"{term}_chance" in whole.metrics[-1] for term in whole.terms)
-    out = tmp_path / "stopped"
-    train_until((1, 2), monkeypatch, photos, out, options)
-    stopped = protonce.train(photos, out, resume=True, **options)
-    for name in ("encoder.safetensors", "prototypes.npz"):
-        assert (whole.path / name).read_bytes() == (stopped.path / name).read_bytes(), name
-    lines = [[{k: v for k, v in r.items() if "seconds" not in k} for r in run.metrics] for run in (whole, stopped)]
-    assert lines[0] == lines[1]
-    again = protonce.train(photos, tmp_path / "again", init=str(whole.path), **{**options, "epochs": 1})
-    assert again.finished
 
 
 @pytest.mark.parametrize("method", OPTIONS)

@@ -9,7 +9,13 @@ from protonce.fields import setting
 from protonce.methods.options import Options, register
 
 
-@register("byol", "BYOL", "prediction of a momentum encoder's output, no negatives", "protonce.methods.byol:BYOL")
+@register(
+    "byol",
+    "BYOL",
+    "prediction of a momentum encoder's output, no negatives",
+    "protonce.methods.byol:BYOL",
+    paper=("BYOL",),
+)
 @dataclass(frozen=True)
 class BYOLOptions(Options):
     """Options of BYOL."""

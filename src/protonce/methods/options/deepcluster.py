@@ -13,7 +13,11 @@ STEPS = 100  # between two clusterings
 
 
 @register(
-    "deepcluster", "DeepCluster", "predict clusters of the last epoch", "protonce.methods.deepcluster:DeepCluster"
+    "deepcluster",
+    "DeepCluster",
+    "predict clusters of the last epoch",
+    "protonce.methods.deepcluster:DeepCluster",
+    paper=("DeepCluster",),
 )
 @dataclass(frozen=True)
 class DeepClusterOptions(Options):

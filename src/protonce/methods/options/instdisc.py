@@ -14,6 +14,7 @@ from protonce.methods.options.bank import InstanceOptions
     "InstDisc",
     "instance discrimination with a memory bank of all images",
     "protonce.methods.instdisc:InstDisc",
+    paper=("InstDisc", "Inst. Disc."),
 )
 @dataclass(frozen=True)
 class InstDiscOptions(InstanceOptions):

@@ -11,7 +11,13 @@ from protonce.methods.options import Options, register
 ALL = 362_880  # permutations of nine tiles
 
 
-@register("jigsaw", "Jigsaw", "recognise the order of nine shuffled tiles", "protonce.methods.jigsaw:Jigsaw")
+@register(
+    "jigsaw",
+    "Jigsaw",
+    "recognise the order of nine shuffled tiles",
+    "protonce.methods.jigsaw:Jigsaw",
+    paper=("Jigsaw",),
+)
 @dataclass(frozen=True)
 class JigsawOptions(Options):
     """Options of jigsaw puzzles."""

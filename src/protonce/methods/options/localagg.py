@@ -14,6 +14,7 @@ from protonce.methods.options.bank import InstanceOptions
     "Local Aggregation",
     "InstDisc, then close neighbours against background neighbours in the memory bank",
     "protonce.methods.localagg:LocalAgg",
+    paper=("LocalAgg", "LA"),
 )
 @dataclass(frozen=True)
 class LocalAggOptions(InstanceOptions):

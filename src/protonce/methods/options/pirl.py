@@ -14,6 +14,7 @@ from protonce.methods.options.bank import BankOptions
     "PIRL",
     "an image and its jigsaw of nine patches against a memory bank",
     "protonce.methods.pirl:PIRL",
+    paper=("PIRL",),
 )
 @dataclass(frozen=True)
 class PIRLOptions(BankOptions):

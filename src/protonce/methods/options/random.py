@@ -7,7 +7,14 @@ from protonce.config import Resolved
 from protonce.methods.options import Options, register
 
 
-@register("random", "Random", "untrained weights, a lower bound", "protonce.methods.random:Random")
+@register(
+    "random",
+    "Random",
+    "untrained weights, a lower bound",
+    "protonce.methods.random:Random",
+    paper=("Random",),
+    bound=True,
+)
 @dataclass(frozen=True)
 class RandomOptions(Options):
     """An encoder that is not trained has no options."""

@@ -9,7 +9,13 @@ from protonce.fields import setting
 from protonce.methods.options import Options, register
 
 
-@register("selflabel", "SeLa", "predict balanced labels of its own", "protonce.methods.selflabel:SelfLabel")
+@register(
+    "selflabel",
+    "SeLa",
+    "predict balanced labels of its own",
+    "protonce.methods.selflabel:SelfLabel",
+    paper=("SelfLabel",),
+)
 @dataclass(frozen=True)
 class SelfLabelOptions(Options):
     """Options of SeLa."""

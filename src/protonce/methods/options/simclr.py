@@ -7,7 +7,13 @@ from protonce.config import Resolved
 from protonce.methods.options import Options, register
 
 
-@register("simclr", "SimCLR", "instance discrimination within the batch (NT-Xent)", "protonce.methods.simclr:SimCLR")
+@register(
+    "simclr",
+    "SimCLR",
+    "instance discrimination within the batch (NT-Xent)",
+    "protonce.methods.simclr:SimCLR",
+    paper=("SimCLR",),
+)
 @dataclass(frozen=True)
 class SimCLROptions(Options):
     """Options of SimCLR."""

@@ -8,7 +8,12 @@ from protonce.methods.options import Options, register
 
 
 @register(
-    "supervised", "Supervised", "cross-entropy with labels, an upper bound", "protonce.methods.supervised:Supervised"
+    "supervised",
+    "Supervised",
+    "cross-entropy with labels, an upper bound",
+    "protonce.methods.supervised:Supervised",
+    paper=("Supervised", "Supervised baseline"),
+    bound=True,
 )
 @dataclass(frozen=True)
 class SupervisedOptions(Options):

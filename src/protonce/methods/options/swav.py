@@ -12,7 +12,13 @@ IMAGENET = 1_281_167  # images
 QUEUED = 15  # batches
 
 
-@register("swav", "SwAV", "swapped prediction of assignments to learnt prototypes", "protonce.methods.swav:SwAV")
+@register(
+    "swav",
+    "SwAV",
+    "swapped prediction of assignments to learnt prototypes",
+    "protonce.methods.swav:SwAV",
+    paper=("SwAV",),
+)
 @dataclass(frozen=True)
 class SwAVOptions(Options):
     """Options of SwAV."""
