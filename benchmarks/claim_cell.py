@@ -44,7 +44,7 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
     seed = cell["seed"]
     train, test = data.open_parts(spec, seed)
     if cell.get("read_before"):
-        train, test = data.unread_parts(train, _images_read(cell["read_before"]), cell["test_images"])
+        train, test = data.unread_parts(train, images_read(cell["read_before"]), cell["test_images"])
     if cell["images"] or cell["held_out"]:
         train, held_out = data.choose(train, seed, cell["images"] or len(train) - cell["held_out"], cell["held_out"])
         # Settings are chosen on training images that are held out; the test images are for the final cells alone.
@@ -76,7 +76,7 @@ def run_cell(spec: str, cell: dict[str, Any], out: Path, results: Path) -> dict[
     }
 
 
-def _images_read(study: str) -> list[tuple[int, int]]:
+def images_read(study: str) -> list[tuple[int, int]]:
     """Seed and number of the training images that the cells of a study drew, to train on or to choose by."""
     grid = yaml.safe_load((data.CLAIMS / f"{study}.yaml").read_text())
     choosing = [(seed, grid["images"] + grid["held_out"]) for seed in grid["choosing_seeds"]]

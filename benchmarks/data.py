@@ -60,19 +60,22 @@ def choose(source: Source, seed: int, n: int, held_out: int) -> tuple[Source, So
     return source.subset(np.sort(order[:n])), source.subset(np.sort(order[n : n + held_out]))
 
 
-def unread_parts(source: Source, read: Sequence[tuple[int, int]], test_images: int) -> tuple[Source, Source]:
+def unread_parts(
+    source: Source, read: Sequence[tuple[int, int]], test_images: int, skipped: int = 0
+) -> tuple[Source, Source]:
     """Part training images by what an earlier study read of them, which are for training; the others are for testing.
 
     Args:
         source: the training part.
         read: for each draw of that study, its seed and how many images `choose` gave.
         test_images: how many of the images that were never read are tested on, always the same.
+        skipped: how many of them another study has tested on since.
     """
     seen = np.unique(np.concatenate([_order(source, seed)[:count] for seed, count in read]))
     others = np.setdiff1d(np.arange(len(source)), seen)
-    if test_images > len(others):
-        raise UserError(f"{source.spec} has {len(others)} images that were not read; {test_images} are more")
-    test = np.random.default_rng([len(source), 21]).permutation(others)[:test_images]
+    if skipped + test_images > len(others):
+        raise UserError(f"{source.spec} has {len(others)} images that were not read; {skipped + test_images} are more")
+    test = np.random.default_rng([len(source), 21]).permutation(others)[skipped : skipped + test_images]
     return source.subset(seen), source.subset(np.sort(test))
 
 

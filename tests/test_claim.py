@@ -252,6 +252,38 @@ def test_held_out_images_are_not_trained_on(photos):
         data.choose(train, seed=3, n=len(train), held_out=1)
 
 
+def test_images_that_a_study_has_read_are_not_tested_on(photos):
+    source, _ = data.open_parts(str(photos), seed=3)
+    read = [(0, 8), (1, 5)]
+    seen, fresh = data.unread_parts(source, read, test_images=6)
+    drawn = {name for seed, n in read for name in data.choose(source, seed, n, 0)[0].names}
+    assert set(seen.names) == drawn
+    assert len(fresh) == 6
+    assert not set(fresh.names) & drawn
+    assert fresh.names == data.unread_parts(source, read, test_images=6)[1].names
+    later = data.unread_parts(source, read, test_images=6, skipped=6)[1]
+    assert not set(later.names) & (set(fresh.names) | drawn)
+    with pytest.raises(UserError, match="that were not read; 99 are more"):
+        data.unread_parts(source, read, test_images=99)
+    # Five final seeds of 3,000 images, two choosing seeds of 3,000 and as many held out.
+    assert sorted(claim_cell.images_read("fashion-mnist")) == [(s, 3000) for s in range(5)] + [(100, 6000), (101, 6000)]
+
+
+def test_pcl_shares_the_instance_term_of_the_chosen_moco(tmp_path):
+    s = study(tmp_path, shared=["lr"], moco="MoCo")
+    first = list(claim.cells(s, {}))
+    assert {c.system for c in first} == {"moco"}, "PCL's trials are not known before MoCo's are done"
+    done = {c.name: result(c, 0.9 if c.settings["lr"] == 0.2 else 0.5) for c in first}
+    second = [c for c in claim.cells(s, done) if c.system == "pcl"]
+    assert [c.settings["lr"] for c in second] == [0.2] * 4
+    assert [c.settings.get("tau") for c in second] == [None, 0.3] * 2
+    done |= {c.name: result(c, 0.5) for c in second}
+    done |= {c.name: result(c, 0.5) for c in claim.cells(s, done)}
+    assert "PCL minus MoCo, mean and deviation" in claim.lead_table(s, done, "moco")[0]
+    with pytest.raises(UserError, match=r"tries {'tau': 0\.3} for pcl"):
+        study(tmp_path, shared=["tau"])
+
+
 def test_mnist_files_are_read(tmp_path):
     import gzip
 

@@ -87,6 +87,8 @@ def maps(cells: Mapping[str, Cell], out: Path) -> list[bytes]:
     places: dict[str, Floats] = {}
     sample: Source | None = None
     for row, cell in cells.items():
+        if not (cell.run(out) / "config.yaml").exists():  # the results are kept, the run was removed
+            continue
         tested = open_images(cell.images, cell.seed).test
         chosen = np.random.default_rng(0).permutation(len(tested))[:POINTS]
         sample = tested.subset(np.sort(chosen))
