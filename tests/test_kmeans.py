@@ -231,7 +231,7 @@ def test_the_first_of_equally_good_starts_is_kept(objectives, best, monkeypatch)
     points, _ = blobs(n=60)
     results = [KMeans(points[:1], torch.zeros(60), objective) for objective in objectives]
     left = iter(results)
-    monkeypatch.setattr(kmeans, "_finish", lambda *_: next(left))
+    monkeypatch.setattr(kmeans, "_finish", lambda *_, **__: next(left))
     assert k_means(points, 4, generator=generator(), iterations=1, starts=len(results)) is results[best]
 
 
@@ -306,3 +306,25 @@ def test_a_seed_lets_torch_start_from_the_same_points(monkeypatch):
     assert not torch.equal(starts[4], starts[0])
     sampled = [k_means(first, 6, generator=generator(s), seed=1, sample=20).means for s in (0, 1)]
     assert torch.equal(*sampled)
+
+
+@pytest.mark.parametrize("engine", ["faiss", "torch"])
+def test_published_centroids_are_those_of_the_last_iteration(engine):
+    """After a single iteration, long before they are the means of the clusters that images are then assigned to."""
+    points = torch.nn.functional.normalize(torch.randn(200, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    found = k_means(points, 10, generator=torch.Generator(), iterations=1, seed=3, engine=engine)
+    squared = torch.cdist(points.double(), found.means.double()).square()  # (n, k)
+    own = squared.gather(1, found.assignment[:, None])[:, 0]
+    assert (own <= squared.min(dim=1).values + 1e-6).all(), "each point is assigned to the nearest"
+    assert found.objective == pytest.approx(own.sum().item(), rel=1e-5)
+    means = torch.stack([points[found.assignment == j].mean(dim=0) for j in range(len(found.means))])
+    assert (means - found.means).abs().max() > 0.01
+    if engine == "faiss":
+        import faiss
+
+        solver = faiss.Kmeans(8, 10, niter=1, seed=3, min_points_per_centroid=1)
+        solver.train(points.numpy())
+        torch.testing.assert_close(found.means, torch.from_numpy(solver.centroids))
+    fitted = k_means(points, 10, generator=torch.Generator(), iterations=1, engine=engine)
+    means = torch.stack([points[fitted.assignment == j].mean(dim=0) for j in range(len(fitted.means))])
+    torch.testing.assert_close(fitted.means, means)

@@ -24,7 +24,7 @@ class KMeans(NamedTuple):
     Identical points are in the same cluster.
     """
 
-    means: Tensor  # (k, d)
+    means: Tensor  # (k, d); with a `seed`, the centroids of the last iteration
     assignment: Tensor  # (n,)
     objective: float  # sum of squared distances to the assigned mean
 
@@ -55,7 +55,9 @@ def k_means(
         engine: "faiss" or "torch".
         seed: for the random starts and the sample instead of `generator`, so that equal calls start from the same
             points: with faiss those that it draws itself, as in the published code; with torch the first distinct ones
-            in a random order of all. None: distinct points, drawn by `generator`.
+            in a random order of all. The means are then the centroids of the last iteration, to which the points are
+            assigned, as in the published code. None: distinct points, drawn by `generator`, and the means of the final
+            clusters.
 
     Raises:
         ValueError: there are no points, or k is below 1.
@@ -72,7 +74,7 @@ def k_means(
     distinct = first_of_each(fitted)
     k = min(k, len(distinct))
     if seed is not None and engine == "faiss":
-        return _finish(points, original, _faiss_alone(fitted, k, iterations, starts, seed), engine)
+        return _finish(points, original, _faiss_alone(fitted, k, iterations, starts, seed), engine, refit=False)
     lloyd = _lloyd_faiss if engine == "faiss" else _lloyd_torch
     noise = 1e-12 * points.norm().item() ** 2  # rounding error of an objective that should be 0
 
@@ -86,7 +88,8 @@ def k_means(
             else:
                 draw = torch.randperm(len(distinct), generator=generator)[:k].to(points.device)
                 start = fitted[distinct[draw]]
-        found = _finish(points, original, lloyd(fitted, start.to(points), iterations), engine)
+        centroids = lloyd(fitted, start.to(points), iterations)
+        found = _finish(points, original, centroids, engine, refit=seed is None)
         if best is None or found.objective < best.objective * (1 - 1e-6) - noise:
             best = found
     assert best is not None
@@ -139,15 +142,14 @@ def nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(distances), torch.cat(indices)
 
 
-def _finish(points: Tensor, original: Tensor, centroids: Tensor, engine: Engine) -> KMeans:
-    """Assign all points, drop clusters without members, and make each centroid the mean of its members.
+def _finish(points: Tensor, original: Tensor, centroids: Tensor, engine: Engine, refit: bool) -> KMeans:
+    """Assign all points, drop clusters without members, and, to `refit`, make each centroid the mean of its members.
 
     Rounding decides between centroids at the same distance, so identical points take the cluster of the first of them.
     """
     _, assignment = _nearest_faiss(points, centroids) if engine == "faiss" else nearest(points, centroids)
-    _, assignment = assignment[original].unique(return_inverse=True)
-    k = int(assignment.max()) + 1
-    means = _means(points, assignment, k)
+    kept, assignment = assignment[original].unique(return_inverse=True)
+    means = _means(points, assignment, len(kept)) if refit else centroids[kept]
     objective = (points - means[assignment]).square().sum().item()
     return KMeans(means, assignment, objective)
 
