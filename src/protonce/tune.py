@@ -1,7 +1,6 @@
 """`protonce tune`: the six trials of a system on images held out, so that every row of a table gets the same effort."""
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from protonce.compare.comparison import Budget, make_rows, train_all, with_epoch
 from protonce.compare.names import PRIMARY, SCORES, USUAL
 from protonce.compare.planning import plan
 from protonce.compare.running import find_machine
-from protonce.compare.table import score_text
+from protonce.compare.table import over_seeds, score_text
 from protonce.data.sources import is_inside
 from protonce.errors import UserError
 from protonce.files import write_whole
@@ -134,12 +133,7 @@ def _best(cells: Sequence[Cell], out: Path, seeds: Sequence[int]) -> list[Cell]:
 def _scores(cell: Cell, out: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """Mean, deviation and the value of each seed of every score on images held out."""
     found = {seed: read_result(replace(cell, seed=seed), out)["scores"]["held_out"] for seed in seeds}
-    scores = {}
-    for name in USUAL:
-        values = {seed: result[name] for seed, result in found.items()}
-        deviation = statistics.stdev(values.values()) if len(values) > 1 else None
-        scores[name] = {"mean": statistics.fmean(values.values()), "std": deviation, "seeds": values}
-    return scores
+    return {name: over_seeds({seed: result[name] for seed, result in found.items()}) for name in USUAL}
 
 
 def _change(base: Cell, cell: Cell) -> dict[str, Any]:

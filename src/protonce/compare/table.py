@@ -32,7 +32,7 @@ def summarise(results: Rows, kind: str, scores: Sequence[str], baseline: str, bo
                 "name": row,
                 "system": cells[0]["system"],
                 "bound": row in bounds,
-                "scores": {s: _mean(found) for s, found in values[row].items()},
+                "scores": {s: over_seeds(found) for s, found in values[row].items()},
                 "pairs": {s: pair for s, pair in pairs.items() if pair},
                 "costs": _costs(cells),
                 "curve": _curve([cell["curve"] for cell in cells]),
@@ -47,7 +47,7 @@ def _by_seed(cells: Sequence[Mapping[str, Any]], kind: str, score: str) -> dict[
     return {cell["seed"]: cell["scores"][kind][score] for cell in cells}
 
 
-def _mean(values: Mapping[int, float]) -> dict[str, Any]:
+def over_seeds(values: Mapping[int, float]) -> dict[str, Any]:
     """Mean, deviation (n - 1; None for one seed) and the value of each seed."""
     deviation = statistics.stdev(values.values()) if len(values) > 1 else None
     return {"mean": statistics.fmean(values.values()), "std": deviation, "seeds": dict(values)}
