@@ -10,19 +10,22 @@ import pytest
 import yaml
 
 from protonce.cli import main
-from protonce.compare import running
+from protonce.compare import budget, running
 from protonce.compare.budget import Pace, epochs_in
 from protonce.compare.cell import open_images, run_cell
 from protonce.compare.cells import Cell, Images, read_result
-from protonce.compare.comparison import Budget, compare
+from protonce.compare.comparison import Budget, compare, make_rows, with_epochs
 from protonce.compare.contenders import SHARED, read_contenders
 from protonce.compare.leads import holm, lead, t_test
 from protonce.compare.names import SCORES, USUAL
 from protonce.compare.page import curves, from_paper
+from protonce.compare.planning import warm_up
 from protonce.compare.table import cells_of, pair_text, summarise, to_csv, to_latex
 from protonce.config import Settings, read_recipe
 from protonce.errors import UserError
 from protonce.run import load
+
+SMALL = {"backbone": "resnet10t", "width": 4, "image_size": 16, "batch_size": 16, "clusters": [3, 6], "dim": 16}
 
 
 def test_holms_correction_by_hand():
@@ -54,7 +57,7 @@ def test_rows_are_systems_recipes_and_files(tmp_path):
     assert not (set(v2.settings) - {"width"}) & set(SHARED)
     assert "backbone" in read_recipe("moco-v2")
     assert queue.settings == {"width": 16, "lr": 0.5, "method": "moco", "queue_push": "after"}
-    assert (queue.name, queue.title, moco.title) == ("queue", "queue", "MoCo")
+    assert queue.name == "queue"
     assert set(SHARED) <= set(Settings.names())
 
 
@@ -74,13 +77,31 @@ def test_rows_that_are_wrong(tmp_path, systems, text, words):
         read_contenders([name.format(own=own) for name in systems], {})
 
 
-@pytest.mark.parametrize(("warm_up", "after", "seconds"), [(1.0, 2.0, 31.0), (3.0, 1.0, 20.0), (5.0, 7.0, 1.0)])
-def test_epochs_in_equal_time_are_the_most_that_fit(warm_up, after, seconds):
+@pytest.mark.parametrize(("early", "after", "seconds"), [(1.0, 2.0, 31.0), (3.0, 1.0, 20.0), (5.0, 7.0, 1.0)])
+def test_epochs_in_equal_time_are_the_most_that_fit(early, after, seconds):
     def of(epochs):
         return min(max(round(epochs / 10), 4), epochs // 2)
 
-    fits = [e for e in range(1, 200) if of(e) * warm_up + (e - of(e)) * after <= seconds]
-    assert epochs_in(seconds, Pace(warm_up, after), of) == max([1, *fits])
+    fits = [e for e in range(1, 200) if of(e) * early + (e - of(e)) * after <= seconds]
+    assert epochs_in(seconds, Pace(early, after), of) == max([1, *fits])
+
+
+def test_equal_time_is_a_whole_number_of_epochs_by_the_measured_pace(photos, tmp_path, monkeypatch):
+    images = Images(str(photos), None, 0, 0.2)
+    rows = make_rows(images, ["moco", "pcl", "random"], SMALL, "small-v2", 0)
+    said = []
+    found = with_epochs(rows, Budget(minutes=0.01), tmp_path, 1, said.append)
+    known = json.loads((tmp_path / "timing.json").read_text())
+    assert len(known) == 2, "an untrained encoder takes no time"
+    assert all(pace["warm_up"] > 0 and pace["after"] > 0 for pace in known.values())
+    assert found[2].settings["epochs"] == 1
+    for cell, pace in zip(found, (Pace(**p) for p in known.values()), strict=False):
+        epochs, source = cell.settings["epochs"], open_images(images, 0).train
+        assert epochs == 1 or pace.total(epochs, warm_up(cell, source, epochs)) <= 0.6
+        assert pace.total(epochs + 1, warm_up(cell, source, epochs + 1)) > 0.6
+    monkeypatch.setattr(budget, "time_once", None)  # what is known is not timed again
+    assert with_epochs(rows, Budget(minutes=0.01), tmp_path, 1, said.append) == found
+    assert [line.split(":")[0] for line in said[1:3]] == ["moco", "pcl"]
 
 
 def test_a_budget_is_epochs_or_minutes():
@@ -203,9 +224,6 @@ def test_mistakes_are_said_before_anything_is_written(photos, tmp_path, capsys, 
     assert main(["compare", str(photos), "--systems", "moco,pcl", "--out", str(out), *arguments]) == 2
     assert words in capsys.readouterr().err
     assert not out.exists()
-
-
-SMALL = {"backbone": "resnet10t", "width": 4, "image_size": 16, "batch_size": 16, "clusters": [3, 6], "dim": 16}
 
 
 def test_a_comparison_from_training_to_its_page(photos, tmp_path, capsys, monkeypatch):

@@ -62,8 +62,7 @@ class Context:
     @property
     def first_row(self) -> int:
         """Place in the batch of the first row of this rank."""
-        share, more = divmod(self.batch_size, self.ranks.world_size)  # the first ranks have one row more
-        return self.ranks.rank * share + min(self.ranks.rank, more)
+        return int(self.part(torch.arange(self.batch_size))[0])
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all ranks, (B, ...), in the order of the batch; differentiable.

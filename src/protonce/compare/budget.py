@@ -4,7 +4,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,8 @@ def measure(cells: Sequence[Cell], folder: Path, threads: int, say: Callable[[st
 
 
 def _untimed(cell: Cell) -> Cell:
-    """The cell whatever its epochs."""
-    return Cell(**{**vars(cell), "settings": {k: v for k, v in cell.settings.items() if k != "epochs"}})
+    """The cell whatever its row and its epochs."""
+    return replace(cell, row="", settings={k: v for k, v in cell.settings.items() if k != "epochs"})
 
 
 def time_once(cell: Cell, source: Source) -> Pace:

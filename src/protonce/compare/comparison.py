@@ -176,9 +176,13 @@ def with_epochs(
     """The rows with the epochs that the budget gives each."""
     if budget.minutes is None:
         return [_set_epochs(cell, budget.epochs or 1) for cell in rows]
-    paces = measure(rows, out, threads, say)
+    trained = [cell for cell in rows if registry.find(cell.method).system.trains]
+    paces = measure(trained, out, threads, say)
     found = []
     for cell in rows:
+        if cell not in trained:
+            found.append(_set_epochs(cell, 1))
+            continue
         source = open_images(cell.images, cell.seed).train
         epochs = epochs_in(60 * budget.minutes, paces[cell.row], partial(warm_up, cell, source))
         say(f"{cell.row}: {epochs} epochs in {budget.minutes:g} minutes")

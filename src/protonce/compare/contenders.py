@@ -26,11 +26,6 @@ class Contender:
     method: str
     settings: dict[str, Any]  # common settings and options of the system that were asked for, shared ones included
 
-    @property
-    def title(self) -> str:
-        """The row's name; for a system by its own name, what people call it."""
-        return registry.find(self.method).title if self.name == self.method else self.name
-
 
 def read_contenders(names: Sequence[str], shared: Mapping[str, Any]) -> list[Contender]:
     """The rows that `--systems` names.
