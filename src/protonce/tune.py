@@ -13,7 +13,7 @@ from rich.console import Console
 from protonce.compare.cell import open_images
 from protonce.compare.cells import Cell, Images, read_result
 from protonce.compare.comparison import Budget, make_rows, train_all, with_epochs
-from protonce.compare.names import PRIMARY, SCORES, USUAL
+from protonce.compare.names import PRIMARY, SCORES
 from protonce.compare.planning import plan
 from protonce.compare.running import find_machine
 from protonce.compare.table import over_seeds, score_text
@@ -24,6 +24,7 @@ from protonce.tables import print_table
 
 FINALISTS = 2  # trials that are trained with every seed; the others with the first only
 HELD_OUT = 0.2
+TRIED = ("knn", "ami", "linear")  # scores of a trial; they need no certain number of images a class
 
 
 def tune(
@@ -79,10 +80,10 @@ def tune(
     machine = find_machine(jobs, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     tried = make_trials(with_epochs([base], budget, out, machine.threads, console.print)[0], trials)
     cells = with_epochs(list(tried.values()), budget, out, machine.threads, console.print)
-    train_all(cells, USUAL, out, machine, console.print)
+    train_all(cells, TRIED, out, machine, console.print)
     finalists = _best(cells, out, seeds[:1])[:FINALISTS]
     again = [replace(cell, seed=seed) for seed in seeds[1:] for cell in finalists]
-    train_all(again, USUAL, out, machine, console.print)
+    train_all(again, TRIED, out, machine, console.print)
     best = _best(finalists, out, seeds)[0]
     result = {
         "system": base.row,
@@ -133,7 +134,7 @@ def _best(cells: Sequence[Cell], out: Path, seeds: Sequence[int]) -> list[Cell]:
 def _scores(cell: Cell, out: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """Mean, deviation and the value of each seed of every score on images held out."""
     found = {seed: read_result(replace(cell, seed=seed), out)["scores"]["held_out"] for seed in seeds}
-    return {name: over_seeds({seed: result[name] for seed, result in found.items()}) for name in USUAL}
+    return {name: over_seeds({seed: result[name] for seed, result in found.items()}) for name in TRIED}
 
 
 def _change(base: Cell, cell: Cell) -> dict[str, Any]:
@@ -146,12 +147,12 @@ def _own(shared: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
 
 
 def _print(result: Mapping[str, Any], chosen: Path, console: Console) -> None:
-    header = ("trial", "seeds", *(SCORES[name].title for name in USUAL))
+    header = ("trial", "seeds", *(SCORES[name].title for name in TRIED))
     rows = []
     for trial in result["trials"]:
         words = ", ".join(f"{name} {value}" for name, value in trial["change"].items()) or "as it is"
         seeds = str(len(trial["scores"][PRIMARY]["seeds"]))
-        rows.append((words, seeds, *(score_text(name, trial["scores"][name]) for name in USUAL)))
+        rows.append((words, seeds, *(score_text(name, trial["scores"][name]) for name in TRIED)))
     print_table(console, "l" + "r" * (len(header) - 1), header, rows)
     words = ", ".join(f"{name} {value}" for name, value in result["chosen"].items()) or "as it is"
     console.print(
