@@ -67,7 +67,7 @@ def test_two_ranks_compute_what_one_does(two_ranks, batch_size, norm, queries):
 @pytest.mark.parametrize(("batch_size", "size"), [(15, 4), (16, 4), (7, 3), (5, 1)])
 def test_the_first_row_of_a_rank_is_that_of_its_part(batch_size, size):
     for rank, rows in enumerate(torch.arange(batch_size).tensor_split(size)):
-        ranks = SimpleNamespace(part=lambda whole, rank=rank: whole.tensor_split(size)[rank])
+        ranks = SimpleNamespace(rank=rank, world_size=size)
         assert Context(batch_size=batch_size, ranks=ranks).first_row == rows[0]
 
 

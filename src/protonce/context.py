@@ -62,7 +62,8 @@ class Context:
     @property
     def first_row(self) -> int:
         """Place in the batch of the first row of this rank."""
-        return int(self.part(torch.arange(self.batch_size))[0])
+        shortest, longer = divmod(self.batch_size, self.ranks.world_size)  # the first `longer` ranks have one row more
+        return shortest * self.ranks.rank + min(self.ranks.rank, longer)
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all ranks, (B, ...), in the order of the batch; differentiable.
