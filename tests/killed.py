@@ -1,9 +1,9 @@
 """Runs that are killed with SIGKILL at random moments and resumed until they end, as often as is asked for.
 
-python tests/killed.py PHOTOS OUT WORKERS RUNS
+python tests/killed.py PHOTOS OUT WORKERS RUNS SYSTEM [SYSTEM ...]
 
-Each attempt is a fork of this process, so that torch is imported once. Prints for each run at which moments it was
-killed, and ends with exit code 1 if one of them did not end as the undisturbed one did.
+RUNS of each system. Each attempt is a fork of this process, so that torch is imported once. Prints for each run at
+which moments it was killed, and ends with exit code 1 if one of them did not end as the undisturbed one did.
 """
 
 import os
@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,16 +19,17 @@ import torch
 import protonce
 from conftest import SMALL
 
-SETTINGS = {**SMALL, "clusters": [3], "batch_size": 8, "epochs": 4, "warmup_epochs": 1, "checkpoint_minutes": 0}
+SETTINGS = {**SMALL, "batch_size": 8, "epochs": 4, "checkpoint_minutes": 0, "quiet": True}
+OWN = {"pcl": {"clusters": [3], "warmup_epochs": 1}, "jigsaw": {"image_size": 24}, "pirl": {"image_size": 24}}
 RESULTS = ("encoder.safetensors", "prototypes.npz", "assignments/0004.npz")
 
 
-def fork(photos, out, workers, before=lambda: None):
+def fork(train, out, before=lambda: None):
     """A process that trains, from the last checkpoint if there is one."""
     pid = os.fork()
     if pid == 0:
         before()
-        protonce.train(photos, out, resume=True, quiet=True, workers=workers, **SETTINGS)
+        train(out, resume=True)
         os._exit(0)
     return pid
 
@@ -54,17 +56,17 @@ def die_in_a_checkpoint(number):
     os.fsync = fsync_or_die
 
 
-def attempts(photos, folder, workers, rng, length, number):
+def attempts(train, folder, rng, length, number):
     """Kill a run up to three times, and then let it end; the moments at which it was killed.
 
     The first time in the checkpoint of this number; 0: at a random moment.
     """
     moments = []
     if number:
-        assert killed(fork(photos, folder, workers, before=lambda: die_in_a_checkpoint(number)))
+        assert killed(fork(train, folder, before=lambda: die_in_a_checkpoint(number)))
         moments.append(f"in checkpoint {number}")
     while True:
-        pid = fork(photos, folder, workers)
+        pid = fork(train, folder)
         delay = rng.uniform(0, length)
         if len(moments) < 3:
             time.sleep(delay)
@@ -74,25 +76,35 @@ def attempts(photos, folder, workers, rng, length, number):
         moments.append(f"after {delay:.2f} s")
 
 
-def main(photos, out, workers, runs):
-    torch.set_num_threads(1)
+def kill_and_resume(train, out, rng, runs):
+    """Whether all runs of a system end as the undisturbed one does."""
     for name in ("first", "whole"):  # the first imports what is imported where it is used
         began = time.monotonic()
-        protonce.train(photos, out / name, quiet=True, workers=workers, **SETTINGS)
+        train(out / name)
         length = time.monotonic() - began
-    rng = random.Random(workers)
     good = True
     for run in range(runs):
         moments, tries = [], 0
         while not moments:  # it may have ended before it was killed
             folder, tries = out / f"run{run}-{tries}", tries + 1
-            moments = attempts(photos, folder, workers, rng, length, run % 10 if run % 4 == 0 else 0)
+            moments = attempts(train, folder, rng, length, 1 + run % 10 if run % 4 == 0 else 0)
         same = all((folder / name).read_bytes() == (out / "whole" / name).read_bytes() for name in RESULTS)
         epochs = [record["epoch"] for record in protonce.load(folder).metrics]
-        print(f"run {run}: killed {', '.join(moments)}; {'the same' if same else 'NOT the same'}, epochs {epochs}")
+        moments = ", ".join(moments)
+        print(f"{out.name} {run}: killed {moments}; {'the same' if same else 'NOT the same'}, epochs {epochs}")
         good &= same and epochs == [1, 2, 3, 4]
+    return good
+
+
+def main(photos, out, workers, runs, *systems):
+    torch.set_num_threads(1)
+    rng = random.Random(int(workers))
+    good = True
+    for system in systems:
+        settings = {**SETTINGS, **OWN.get(system, {}), "method": system, "workers": int(workers)}
+        good &= kill_and_resume(partial(protonce.train, photos, **settings), Path(out) / system, rng, int(runs))
     return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
+    sys.exit(main(*sys.argv[1:]))

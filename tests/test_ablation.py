@@ -82,6 +82,7 @@ def test_what_would_compare_nothing_is_refused(options, sentence, photos, tmp_pa
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_other_test_images_are_other_results(photos, tmp_path):
     """Of six classes, top-5 as in the paper. And labels are looked at before anything is trained."""
     for i, file in enumerate(sorted(photos.glob("*/*"))):

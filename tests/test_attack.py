@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CASES, SEED = 3, 16  # of each class
 
 
+@pytest.mark.slow
 def test_sample_of_the_attacks_breaks_no_promise():
     paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

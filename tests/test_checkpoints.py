@@ -18,6 +18,7 @@ import protonce
 from conftest import SMALL, stop_after_saving, train_until
 from protonce import checkpoints, manifest
 from protonce.errors import UserError
+from protonce.methods.registry import SYSTEMS
 
 
 @pytest.mark.parametrize("init", ["fresh", "warm"])
@@ -55,7 +56,9 @@ def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(photos, tmp_path, 
     assert all(line["seconds"] > 0 for line in parts.metrics)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number, code):
     options = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()]
     command = [sys.executable, "-m", "protonce", "train", str(photos), "--epochs", "400", "--no-report", *options]
@@ -76,15 +79,21 @@ def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_killed_runs_resume_to_the_byte(large_photos, tmp_path, workers):
-    """20 runs, each killed with SIGKILL up to three times at random moments, some of them within a checkpoint."""
+@pytest.mark.parametrize(
+    ("workers", "runs", "systems"),
+    [(0, 20, ["pcl"]), (2, 20, ["pcl"]), (0, 1, [name for name in SYSTEMS if name not in ("pcl", "random")])],
+)
+def test_killed_runs_resume_to_the_byte(large_photos, tmp_path, workers, runs, systems):
+    """Each is killed with SIGKILL up to three times at random moments, some of them within a checkpoint."""
+    for i, path in enumerate(sorted(large_photos.iterdir())):  # one system needs labels
+        (large_photos / f"class {i % 2}").mkdir(exist_ok=True)
+        path.rename(large_photos / f"class {i % 2}" / path.name)
     script = Path(__file__).parent / "killed.py"
-    command = [sys.executable, script, large_photos, tmp_path, str(workers), "20"]
+    command = [sys.executable, script, large_photos, tmp_path, str(workers), str(runs), *systems]
     done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("the same, epochs [1, 2, 3, 4]") == 20
-    assert "in checkpoint" in done.stdout
+    assert done.stdout.count("the same, epochs [1, 2, 3, 4]") == runs * len(systems)
+    assert done.stdout.count("in checkpoint") >= len(systems)
 
 
 @pytest.mark.parametrize("full_at", [1, 2, 5])

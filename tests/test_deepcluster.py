@@ -127,7 +127,7 @@ def test_the_loss_is_cross_entropy_with_the_clusters():
         torch.testing.assert_close(
             *(torch.autograd.grad(value, p, retain_graph=True)[0] for value in (loss, expected)), atol=1e-6, rtol=1e-3
         )
-    assert terms["cluster"].chance == pytest.approx(np.log(5))
+    assert terms["cluster"].chance == pytest.approx(np.log(6))
 
 
 def test_clusters_hold_enough_images():

@@ -44,6 +44,7 @@ def test_own_loop():
     assert example("own_loop").main(epochs=8) > 0.6  # ten digits: chance is about 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vectors", "series", "tokens"])
 def test_other_modalities_beat_raw_features(name, tmp_path, capsys, monkeypatch):
     """On items that no training saw, by both scores, as the table of the example says."""

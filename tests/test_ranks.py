@@ -103,6 +103,7 @@ def test_a_run_on_two_ranks_is_the_run_on_one(photos, tmp_path):
     assert len(two.metrics) == 3
 
 
+@pytest.mark.slow
 def test_an_error_is_reported_by_one_rank(tmp_path):
     process = train_on_two(tmp_path / "nowhere", tmp_path / "run")
     _, errors = process.communicate(timeout=600)

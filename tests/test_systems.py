@@ -297,6 +297,7 @@ def on_two_ranks(photos, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_two_ranks_train_what_one_process_trains(photos, tmp_path, on_two_ranks, kind):
     """Uneven parts of a batch, losses of a part and of the whole, banks, predictors: the weights are the same."""
@@ -310,6 +311,7 @@ def test_two_ranks_train_what_one_process_trains(photos, tmp_path, on_two_ranks,
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs_trains_on_two_ranks(photos, tmp_path, on_two_ranks):
     """Batch norm of its predictor sees a part of the batch on each rank, so that losses differ a little."""
     from two_systems import train
@@ -342,6 +344,7 @@ def test_the_example_of_the_docs_is_short():
     assert len(EXAMPLE.strip().splitlines()) <= 60
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs_works_everywhere(photos, tmp_path):
     """Trained from its file: progress, health, page, evaluation."""
     module = example(tmp_path)

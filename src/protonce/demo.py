@@ -49,7 +49,8 @@ def run_demo(out: Path, seed: int) -> list[Row]:
         "and MoCo with a queue of earlier batches, as in its paper.",
         soft_wrap=True,
     )
-    _train_all(out, seed, console)
+    if not all((out / name / "config.yaml").exists() and load(out / name).finished for name in SYSTEMS):
+        _train_all(out, seed, console)
     runs = {name: load(out / name) for name in SYSTEMS}
     rows = _rows(runs)
     write_whole(out / "demo.json", json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}, indent=2) + "\n")
@@ -152,6 +153,7 @@ class _Bars:
         self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.tasks = {name: self.progress.add_task(name, total=None, text="starting") for name in SYSTEMS}
         self.seen = dict.fromkeys(SYSTEMS, 0)
+        self.runs: dict[str, Run] = {}  # reading a config.yaml at each look would take a third of a core
 
     def __enter__(self) -> "_Bars":
         self.progress.start()
@@ -164,7 +166,9 @@ class _Bars:
         path = self.out / name
         if not (path / "metrics.jsonl").exists():
             return
-        run = load(path)
+        if name not in self.runs:
+            self.runs[name] = load(path)
+        run = self.runs[name]
         whole, epochs = run.metrics, run.settings.epochs
         if not whole or len(whole) == self.seen[name]:
             return

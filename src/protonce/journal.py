@@ -3,6 +3,7 @@
 Rank 0 writes for all ranks; all agree on when to save a checkpoint and when to stop.
 """
 
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -90,6 +91,11 @@ class Journal:
         self.began = self.kept = time.monotonic()  # the epoch, and the last checkpoint
         self.cpu_began = time.process_time()
         self.condition = "healthy"
+
+    @functools.cached_property
+    def run(self) -> Run:
+        """The run that is written; its config.yaml stays as it is."""
+        return Run(self.out)
 
     def __enter__(self) -> "Journal":
         start, begun = self.training.start, self.training.begun
@@ -198,7 +204,7 @@ class Journal:
             query, own_backbone = self.system.query, self.training.plan.own["own_encoder"]
             write_prototypes(self.out, final)
             write_encoders(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
-            self.reporter.say(Run(self.out).health.words)
+            self.reporter.say(self.run.health.words)
 
     def _recorded(self, number: int) -> bool:
         """Whether an epoch is clustered for the record."""
@@ -221,7 +227,7 @@ class Journal:
 
     def _assignments_before(self) -> list[NDArray[np.int32]]:
         """Assignments of the last clustered epoch; empty if there is none."""
-        return read_assignments(self.out, max(Run(self.out).recorded_epochs, default=0))
+        return read_assignments(self.out, max(self.run.recorded_epochs, default=0))
 
     def _logs(self, loss: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
         """The numbers a step logs, by their names in metrics.jsonl."""
@@ -244,7 +250,7 @@ class Journal:
             self.board.epoch(record["epoch"] * self.steps, record)
         self._keep(record["epoch"], None)
         self.reporter.epoch(record)
-        state, words = Run(self.out).health
+        state, words = self.run.health
         if state != self.condition and state in ("collapsed", "diverging"):  # said when it begins, not only at the end
             self.reporter.say(f"note: {words}")
         self.condition = state

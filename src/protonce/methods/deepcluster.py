@@ -79,7 +79,7 @@ class DeepCluster(Pretext):
         """Eq. 1: the classifier predicts the pseudo-labels."""
         (x,) = batch.views
         scores = self.classifier(self.query.features(x))  # g_W(f_θ(x)), (b, k)
-        term = class_term(scores, state[batch.index], classes=int(state.max()) + 1)
+        term = class_term(scores, state[batch.index])
         return term.loss, {"cluster": term}
 
 

@@ -24,19 +24,13 @@ class Pretext(System):
         return [{"params": [p for p in self.parameters() if p.requires_grad and id(p) not in head]}]
 
 
-def class_term(scores: Tensor, labels: Tensor, classes: int | None = None) -> Term:
-    """Cross-entropy of scores (b, k) with labels (b,), averaged over the rows; its chance level is log k.
-
-    Args:
-        scores: of each class.
-        labels: the class of each row.
-        classes: number of classes that occur, for the chance level; None: k.
-    """
-    return Term(F.cross_entropy(scores, labels), math.log(classes or scores.shape[1]), accuracy(scores, labels))
+def class_term(scores: Tensor, labels: Tensor) -> Term:
+    """Cross-entropy of scores (b, k) with labels (b,), averaged over the rows; its chance level is log k."""
+    return Term(F.cross_entropy(scores, labels), math.log(scores.shape[1]), right(scores, labels).float().mean())
 
 
-def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Share of rows in which the score of the label exceeds every other by more than rounding; scores are (b, k)."""
+def right(scores: Tensor, labels: Tensor) -> Tensor:
+    """Whether the score of the label exceeds every other by more than rounding, (b,); scores are (b, k)."""
     own = scores.gather(1, labels[:, None])  # (b, 1)
     others = scores.scatter(1, labels[:, None], -torch.inf)  # (b, k)
-    return exceeds(own[:, 0], others.amax(dim=1)).float().mean()
+    return exceeds(own[:, 0], others.amax(dim=1))

@@ -10,7 +10,7 @@ from protonce.config import Resolved
 from protonce.data.views import ViewSpec
 from protonce.methods.base import UNKNOWN, Batch, Setup, Term
 from protonce.methods.options.supervised import SupervisedOptions
-from protonce.methods.pretext import Pretext, accuracy
+from protonce.methods.pretext import Pretext, right
 
 
 class Supervised(Pretext):
@@ -39,13 +39,12 @@ class Supervised(Pretext):
 
 
 def label_term(scores: Tensor, labels: Tensor) -> Term:
-    """Cross-entropy of scores (B, classes) with labels (B,), averaged over those that are known; 0 if none is.
+    """Cross-entropy of scores (B, classes) with labels (B,), averaged over those that are known.
 
-    The chance level is log(classes).
+    Loss and accuracy are 0 if none is. The chance level is log(classes).
     """
     known = labels != UNKNOWN  # (B,)
-    total = F.cross_entropy(scores, labels, ignore_index=UNKNOWN, reduction="sum")
-    chance = math.log(scores.shape[1])
-    if not known.any():
-        return Term(total, chance)
-    return Term(total / known.sum(), chance, accuracy(scores[known], labels[known]))
+    count = known.sum().clamp_min(1)
+    loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN, reduction="sum") / count
+    hits = known & right(scores, labels.where(known, 0))  # (B,)
+    return Term(loss, math.log(scores.shape[1]), hits.sum() / count)
