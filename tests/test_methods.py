@@ -313,6 +313,9 @@ def test_options_are_a_systems_own():
     common, options = registry.part({"lr": 0.1, "queue": 64}, entry, "protonce")
     assert (common, options) == ({"lr": 0.1}, {"queue": 64})
     assert registry.part_recipe({"lr": 0.1, "queue": 64, "negatives": 3}, entry) == {"lr": 0.1, "queue": 64}
+    swav = registry.find("swav")
+    assert registry.part_recipe({"head": "mlp"}, swav) == {"head": "mlp-bn"}, "a recipe for any system"
+    assert registry.part_recipe({"head": "linear", "method": "swav"}, swav) == {"head": "linear", "method": "swav"}
     with pytest.raises(UserError, match=r"unknown system 'byo'; available systems: .*moco, pcl"):
         registry.find("byo")
     for name, entry in registry.SYSTEMS.items():

@@ -188,7 +188,7 @@ def test_auto_is_the_papers_at_its_size_and_sensible_below():
     for n in (8, 48, 500, 3000, 50_000):
         settings, options = options_at(DataSize(n, 32), "swav", epochs=40)
         assert 2 <= options.prototypes <= max(n / 8, 2)
-        assert options.code_queue + settings.batch_size >= options.prototypes, "enough features for an even share"
+        assert 4 * (options.code_queue + settings.batch_size) >= options.prototypes, "enough for an even share"
         assert options.code_queue_from <= 3
         trials = options.trials(settings, n)
         assert trials[0] == {}

@@ -82,7 +82,8 @@ class Settings(Checked):
     head: Literal["linear", "mlp", "mlp-bn", "mlp-big", "none"] = setting(
         "mlp",
         "projection head: linear (v1); mlp (v2), with a hidden layer as wide as the features; mlp-bn, with batch norm, "
-        "as in SimCLR and SwAV; mlp-big, twice as wide, as in BYOL; none is for imported encoders without one",
+        "the default of SimCLR, BYOL and SwAV; mlp-big, twice as wide, as published for BYOL; none is for imported "
+        "encoders without one",
     )
     dim: int = setting(128, "dimensions of the embedding", least=2, most=65_536)
     block_init: Literal["timm", "torchvision"] = setting(

@@ -73,8 +73,9 @@ def check_names(values: Mapping[str, object], where: str) -> None:
 
 
 def part_recipe(values: Mapping[str, object], entry: Entry) -> dict[str, Any]:
-    """Of a recipe what a system has: one recipe serves several systems, whose options differ."""
-    return _only(values, (*Settings.names(), *entry.options.names()))
+    """Of a recipe what a system has: one recipe serves several systems, whose options and projection heads differ."""
+    head = {"head": entry.head} if entry.head and "method" not in values else {}
+    return {**_only(values, (*Settings.names(), *entry.options.names())), **head}
 
 
 def _only(values: Mapping[str, object], names: "tuple[str, ...] | list[str]") -> dict[str, Any]:

@@ -55,6 +55,7 @@ class Entry:
     options: type[Options]
     place: "str | type[System]"  # "MODULE:CLASS", or the user's own class
     recipe: str = ""  # its settings where no recipe is named; empty: chosen by the data and the device
+    head: str = ""  # projection head of its paper, in place of that of a recipe for any system; empty: the recipe's
     paper: tuple[str, ...] = ()  # its rows in the paper's tables
     bound: bool = False  # whether it is a bound of a comparison, and no contender
 
@@ -78,12 +79,19 @@ Class = TypeVar("Class", bound=type[Options])
 
 
 def register(
-    name: str, title: str, about: str, place: str, *, paper: tuple[str, ...] = (), bound: bool = False
+    name: str,
+    title: str,
+    about: str,
+    place: str,
+    *,
+    head: str = "",
+    paper: tuple[str, ...] = (),
+    bound: bool = False,
 ) -> Callable[[Class], Class]:
     """Register the system `place` ("MODULE:CLASS") with the decorated class as its options; see `Entry`."""
 
     def add(options: Class) -> Class:
-        ENTRIES[name] = Entry(name, title, about, options, place, paper=paper, bound=bound)
+        ENTRIES[name] = Entry(name, title, about, options, place, head=head, paper=paper, bound=bound)
         return options
 
     return add

@@ -14,6 +14,7 @@ from protonce.methods.options import Options, register
     "BYOL",
     "prediction of a momentum encoder's output, no negatives",
     "protonce.methods.byol:BYOL",
+    head="mlp-bn",
     paper=("BYOL",),
 )
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from protonce.methods.options.byol import BYOLOptions
 from protonce.methods.options.pcl import PrototypeOptions
 
 
-@register("pcl+byol", "PCL on BYOL", "BYOL and a prototype term", "protonce.methods.pcl_byol:PCLBYOL")
+@register("pcl+byol", "PCL on BYOL", "BYOL and a prototype term", "protonce.methods.pcl_byol:PCLBYOL", head="mlp-bn")
 @dataclass(frozen=True)
 class PCLBYOLOptions(PrototypeOptions, BYOLOptions):
     """Options of PCL on BYOL: those of both."""

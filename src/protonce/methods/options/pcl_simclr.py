@@ -7,7 +7,9 @@ from protonce.methods.options.pcl import PrototypeOptions
 from protonce.methods.options.simclr import SimCLROptions
 
 
-@register("pcl+simclr", "PCL on SimCLR", "SimCLR and a prototype term", "protonce.methods.pcl_simclr:PCLSimCLR")
+@register(
+    "pcl+simclr", "PCL on SimCLR", "SimCLR and a prototype term", "protonce.methods.pcl_simclr:PCLSimCLR", head="mlp-bn"
+)
 @dataclass(frozen=True)
 class PCLSimCLROptions(PrototypeOptions, SimCLROptions):
     """Options of PCL on SimCLR: those of both."""

@@ -12,6 +12,7 @@ from protonce.methods.options import Options, register
     "SimCLR",
     "instance discrimination within the batch (NT-Xent)",
     "protonce.methods.simclr:SimCLR",
+    head="mlp-bn",
     paper=("SimCLR",),
 )
 @dataclass(frozen=True)

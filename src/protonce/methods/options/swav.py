@@ -10,6 +10,7 @@ from protonce.methods.options import Options, register
 
 IMAGENET = 1_281_167  # images
 QUEUED = 15  # batches
+FEW = 1 / 4  # images in a batch for each prototype, from which on a queue is needed; published: 256 and 3000
 
 
 @register(
@@ -17,6 +18,7 @@ QUEUED = 15  # batches
     "SwAV",
     "swapped prediction of assignments to learnt prototypes",
     "protonce.methods.swav:SwAV",
+    head="mlp-bn",
     paper=("SwAV",),
 )
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class SwAVOptions(Options):
     )
     code_queue: int = setting(
         "auto",
-        "features of earlier batches that take part in the assignment; 0 is none. auto is 15 batches if there are more "
-        "prototypes than images in a batch, else 0",
+        "features of earlier batches that take part in the assignment; 0 is none. auto is 15 batches if there are four "
+        "times as many prototypes as images in a batch, else 0",
         least=0,
         most=MANY,
         auto=True,
@@ -57,7 +59,7 @@ class SwAVOptions(Options):
             "prototypes": prototypes,
             "crops": "2+6" if settings.image_size >= 64 else "2",
             "frozen_steps": math.ceil(n / settings.batch_size),
-            "code_queue": min(QUEUED * settings.batch_size, n) if prototypes > settings.batch_size else 0,
+            "code_queue": min(QUEUED * settings.batch_size, n) if settings.batch_size <= FEW * prototypes else 0,
             "code_queue_from": min(15, round(settings.epochs * 15 / 200)),  # published: 15 of 200 epochs, and of 400
         }
 
