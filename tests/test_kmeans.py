@@ -288,6 +288,19 @@ def test_a_seed_lets_faiss_draw_the_start(k):
     assert not torch.equal(other.assignment, found.assignment)
 
 
+@pytest.mark.parametrize("engine", ["torch", pytest.param("faiss", marks=linux)])
+def test_clusters_without_members_stay_where_the_published_code_keeps_them(engine):
+    points, _ = blobs(n=60, k=3)
+    centroids = torch.cat([points[:2], torch.full((1, 16), 99.0), points[2:3]])
+    original = kmeans.originals(points)
+    kept = kmeans._finish(points, original, centroids, engine, refit=False)
+    assert torch.equal(kept.means, centroids)
+    assert torch.equal(kept.assignment, torch.cdist(points, centroids).argmin(dim=1))
+    dropped = kmeans._finish(points, original, centroids, engine, refit=True)
+    assert len(dropped.means) == 3
+    assert torch.equal(kept.assignment[:, None] == kept.assignment, dropped.assignment[:, None] == dropped.assignment)
+
+
 def test_a_seed_lets_torch_start_from_the_same_points(monkeypatch):
     """Whatever their features are by then, and whichever of them are identical; distinct ones."""
     starts, lloyd = [], kmeans._lloyd_torch

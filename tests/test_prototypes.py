@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from protonce.prototypes import assign, cluster, concentration, e_step, parents
+from protonce.prototypes import Prototypes, assign, cluster, concentration, e_step, parents
 
 
 def features(n, d=8, seed=0):
@@ -95,6 +95,24 @@ def test_larger_and_tighter_clusters_have_smaller_phi():
         assignment += [c] * members
     small, large, tight = concentration(torch.cat(points), centre, torch.tensor(assignment), 0.1, 10.0).tolist()
     assert small > large > tight
+
+
+def test_a_cluster_without_images_has_the_phi_of_a_single_one_and_is_not_recorded():
+    """As published: a negative with the largest φ before the clamp."""
+    features = F.normalize(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    assignment = torch.arange(40) % 3
+    assignment[assignment == 2] = 3  # nobody is in cluster 2
+    single = torch.cat([assignment, torch.tensor([2])])
+    means = torch.stack([features[assignment == j].mean(dim=0) if j != 2 else features[0] for j in range(4)])
+    phi = concentration(features, means, assignment, tau=0.2, alpha=10.0, clamp=False)
+    own = concentration(torch.cat([features, means[2:3]]), means, single, tau=0.2, alpha=10.0, clamp=False)
+    torch.testing.assert_close(phi, own)
+    assert phi[2] == phi.max()
+    whole = Prototypes(F.normalize(means, dim=1), means, assignment, phi)
+    used = whole.occupied
+    assert len(used.centroids) == 3
+    assert torch.equal(used.centroids[used.assignment], whole.centroids[assignment])
+    assert torch.equal(used.concentration[used.assignment], phi[assignment])
 
 
 def test_no_cluster_has_spread_so_phi_is_tau():

@@ -15,7 +15,7 @@ from PIL import Image
 
 import protonce
 from conftest import SMALL, stripes, train_until
-from protonce import randomness
+from protonce import kmeans, randomness
 from protonce.encoder import build
 from protonce.methods.pcl import PCL
 from protonce.prototypes import cluster
@@ -209,3 +209,23 @@ def test_a_published_run_is_resumed_to_the_byte(pictures, tmp_path, monkeypatch,
     run = protonce.train(pictures, tmp_path / "run", resume=True, quiet=True)
     for name in ("encoder.safetensors", "prototypes.npz"):
         assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_a_cluster_without_images_is_a_negative_and_nothing_else(pictures, tmp_path, monkeypatch):
+    """k-means pretends to end with a centroid that is far from all features."""
+    lloyd, seen, m_step = kmeans._lloyd_torch, [], PCL.m_step
+
+    def away(*words):
+        centroids = lloyd(*words)
+        centroids[1] = 99.0
+        return centroids
+
+    monkeypatch.setattr(kmeans, "_lloyd_torch", away)
+    monkeypatch.setattr(PCL, "m_step", lambda self, batch, state: seen.append(state) or m_step(self, batch, state))
+    settings = {**SMALL, "kmeans_engine": "torch", "kmeans_init": "published", "warmup_epochs": 0, "epochs": 1}
+    run = protonce.train(pictures, tmp_path / "run", quiet=True, negatives=2, **settings)
+    assert [len(c.centroids) for c in seen[0]] == [4, 8]
+    assert all(int((c.assignment == 1).sum()) == 0 for c in seen[0])
+    assert [len(c.centroids) for c in run.prototypes] == [3, 7]
+    assert all(torch.bincount(c.assignment).min() > 0 for c in run.prototypes)
+    assert np.isfinite(run.metrics[0]["loss"])

@@ -224,4 +224,4 @@ def _cluster(source: Source, twin: Encoder, settings: Resolved, steps: Steps) ->
         embeddings = extract(twin.eval().to(s.device), loader, seen=seen)
     twin.to("cpu")
     with steps.doing(f"k-means into {' / '.join(f'{k:,}' for k in s.clusters)} prototypes"):
-        return cluster(embeddings, s)
+        return [c.occupied for c in cluster(embeddings, s)]

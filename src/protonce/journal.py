@@ -218,7 +218,7 @@ class Journal:
     def _cluster(self, number: int, features: Tensor) -> list[Prototypes]:
         """Clusters for the record, of V' at the beginning of an epoch."""
         found = self.system.context.on_first(lambda: cluster(features, self.settings, number))
-        return [c.to(self.training.device) for c in found]
+        return [c.occupied.to(self.training.device) for c in found]
 
     def _check_granularities(self, found: list[Prototypes]) -> None:
         if len(found) != len(self.settings.clusters):

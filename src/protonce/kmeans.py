@@ -19,7 +19,7 @@ _SPLIT = 1 / 1024  # how far the halves of a split cluster move apart, relative 
 
 
 class KMeans(NamedTuple):
-    """Result of k-means. No cluster is empty, so there may be fewer than requested.
+    """Result of k-means. Without a `seed`, no cluster is empty, so there may be fewer than requested.
 
     Identical points are in the same cluster.
     """
@@ -56,8 +56,8 @@ def k_means(
         seed: for the random starts and the sample instead of `generator`, so that equal calls start from the same
             points: with faiss those that it draws itself, as in the published code; with torch the first distinct ones
             in a random order of all. The means are then the centroids of the last iteration, to which the points are
-            assigned, as in the published code. None: distinct points, drawn by `generator`, and the means of the final
-            clusters.
+            assigned, as in the published code; some may have no members. None: distinct points, drawn by `generator`,
+            and the means of the final clusters.
 
     Raises:
         ValueError: there are no points, or k is below 1.
@@ -143,13 +143,15 @@ def nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _finish(points: Tensor, original: Tensor, centroids: Tensor, engine: Engine, refit: bool) -> KMeans:
-    """Assign all points, drop clusters without members, and, to `refit`, make each centroid the mean of its members.
+    """Assign all points; to `refit`, drop clusters without members, and make each centroid the mean of its members.
 
     Rounding decides between centroids at the same distance, so identical points take the cluster of the first of them.
     """
     _, assignment = _nearest_faiss(points, centroids) if engine == "faiss" else nearest(points, centroids)
-    kept, assignment = assignment[original].unique(return_inverse=True)
-    means = _means(points, assignment, len(kept)) if refit else centroids[kept]
+    means, assignment = centroids, assignment[original]
+    if refit:
+        kept, assignment = assignment.unique(return_inverse=True)
+        means = _means(points, assignment, len(kept))
     objective = (points - means[assignment]).square().sum().item()
     return KMeans(means, assignment, objective)
 

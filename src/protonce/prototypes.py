@@ -29,6 +29,12 @@ class Prototypes:
         marks = torch.quantile(self.concentration.float().cpu(), torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0]))
         return [float(v) for v in marks]
 
+    @property
+    def occupied(self) -> "Prototypes":
+        """Those that have images; with `kmeans_init: published` some may have none."""
+        used, assignment = self.assignment.unique(return_inverse=True)
+        return Prototypes(self.centroids[used], self.means[used], assignment, self.concentration[used])
+
     def to(self, device: torch.device | str) -> "Prototypes":
         """The same prototypes on another device."""
         return Prototypes(*(t.to(device) for t in (self.centroids, self.means, self.assignment, self.concentration)))
@@ -101,7 +107,8 @@ def cluster(features: Tensor, settings: Resolved, epoch: int = 0, start: Sequenc
         start: means of the previous E-step, for `kmeans_init` warm; empty: there was none.
 
     Returns:
-        prototypes of each granularity, on the CPU
+        prototypes of each granularity, on the CPU; with `kmeans_init` published, those without images too, which are
+        negatives in the published code
     """
     on_device = settings.kmeans_engine == "torch" or (settings.device == "cuda" and faiss_has_gpu())
     found = e_step(
@@ -135,13 +142,13 @@ def concentration(
 ) -> Tensor:
     """φ of each prototype by eq. 12, clamped to the 10th to 90th percentile and scaled to a mean of τ.
 
-    A cluster of one image takes the largest φ of the set, because its extent is unknown. If no cluster has spread,
-    φ = τ.
+    A cluster of one image takes the largest φ of the set, because its extent is unknown, and so does one without
+    images. If no cluster has spread, φ = τ.
 
     Args:
         features: v', (n, d).
         means: the k-means centroids before normalisation, (k, d).
-        assignment: prototype of each image, (n,); each of the k occurs.
+        assignment: prototype of each image, (n,).
         tau: τ.
         alpha: α.
         clamp: False omits the clamp, which the paper does not mention.

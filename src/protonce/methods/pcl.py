@@ -32,8 +32,8 @@ class PrototypeTerm(System):
         return None if warming_up else prototypes
 
     def prototypes(self, state: list[Prototypes] | None) -> list[Prototypes] | None:
-        """What the E-step found."""
-        return state
+        """What the E-step found, without what has no images and is a negative only."""
+        return None if state is None else [c.occupied for c in state]
 
     def prototype_term(self, v: Tensor, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator) -> Term:
         """Eq. 10 averaged over the granularities; its chance level is the mean of log(1 + negatives).
