@@ -104,6 +104,13 @@ def test_equal_time_is_a_whole_number_of_epochs_by_the_measured_pace(photos, tmp
     assert [line.split(":")[0] for line in said[1:3]] == ["moco", "pcl"]
 
 
+def test_scores_that_the_images_do_not_allow_are_refused_before_training(photos, tmp_path):
+    words = "fewer than two classes of .* have 16 training images, which the score shot_16 needs; give --scores knn,ami"
+    with pytest.raises(UserError, match=words):
+        compare(str(photos), tmp_path / "out", ["moco"], [0], epochs=1, scores=["knn", "ami", "shot_16"], **SMALL)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_budget_is_epochs_or_minutes():
     assert Budget(epochs=3).words == "3 epochs each"
     assert Budget(minutes=1.5).words == "1.5 minutes each"

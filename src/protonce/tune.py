@@ -13,7 +13,7 @@ from rich.console import Console
 from protonce.compare.cell import open_images
 from protonce.compare.cells import Cell, Images, read_result
 from protonce.compare.comparison import Budget, make_rows, train_all, with_epochs
-from protonce.compare.names import PRIMARY, SCORES
+from protonce.compare.names import HELD_OUT_TO_TUNE, PRIMARY, SCORES
 from protonce.compare.planning import plan
 from protonce.compare.running import find_machine
 from protonce.compare.table import over_seeds, score_text
@@ -23,7 +23,6 @@ from protonce.files import write_whole
 from protonce.tables import print_table
 
 FINALISTS = 2  # trials that are trained with every seed; the others with the first only
-HELD_OUT = 0.2
 TRIED = ("knn", "ami", "linear")  # scores of a trial; they need no certain number of images a class
 
 
@@ -37,7 +36,7 @@ def tune(
     test: str | None = None,
     epochs: int | None = None,
     minutes: float | None = None,
-    held_out: float = HELD_OUT,
+    held_out: float = HELD_OUT_TO_TUNE,
     jobs: int | None = None,
     recipe: str | None = None,
     quiet: bool = False,

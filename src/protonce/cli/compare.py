@@ -5,7 +5,7 @@ from pathlib import Path
 
 from protonce.cli.options import add_settings, chosen_settings
 from protonce.cli.parser import DATA, TEST, Commands, add_command
-from protonce.compare.names import SCORES, USUAL
+from protonce.compare.names import HELD_OUT, SCORES, USUAL
 from protonce.config import recipes
 from protonce.methods.registry import SYSTEMS
 
@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
         help=f"of {', '.join(SCORES)} ({','.join(USUAL)})",
     )
     parser.add_argument("--baseline", metavar="NAME", help="system that the others are compared with (the first)")
-    add_common(parser, 0.1)
+    add_common(parser, HELD_OUT)
     add_settings(parser, "pcl", without=("method", "seed"))
 
 

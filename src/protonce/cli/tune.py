@@ -6,6 +6,7 @@ from pathlib import Path
 from protonce.cli.compare import add_common, numbers
 from protonce.cli.options import add_settings, chosen_settings
 from protonce.cli.parser import DATA, TEST, Commands, add_command
+from protonce.compare.names import HELD_OUT_TO_TUNE
 from protonce.methods.registry import SYSTEMS
 
 USAGE = "protonce tune DATA --system NAME --epochs N|--minutes T --out DIR [--trials N] [--seeds 100,101]"
@@ -31,7 +32,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--minutes", type=float, metavar="T", help="training time of each trial, instead of --epochs")
     parser.add_argument("--test", metavar="DATA", help=TEST)
-    add_common(parser, 0.2)
+    add_common(parser, HELD_OUT_TO_TUNE)
     add_settings(parser, "pcl", without=("method", "seed"))
 
 

@@ -1,6 +1,7 @@
 """`protonce compare`: train systems on the same images with equal epochs or in equal time, and write one table."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,13 +16,13 @@ from protonce.compare.budget import epochs_in, measure
 from protonce.compare.cell import open_images
 from protonce.compare.cells import Cell, Images, read_result
 from protonce.compare.contenders import Contender, read_contenders
-from protonce.compare.names import PRIMARY, SCORES, USUAL
+from protonce.compare.names import HELD_OUT, PRIMARY, SCORES, USUAL
 from protonce.compare.page import write_page
 from protonce.compare.planning import plan, warm_up
 from protonce.compare.running import Machine, find_machine, run_cells
 from protonce.compare.table import cells_of, header_of, pair_text, summarise, to_csv, to_latex
 from protonce.config import Settings
-from protonce.data.sources import is_inside
+from protonce.data.sources import Source, is_inside
 from protonce.devices import find_device
 from protonce.errors import UserError
 from protonce.files import write_whole
@@ -29,7 +30,6 @@ from protonce.methods import registry
 from protonce.tables import print_table
 
 MOST_SEEDS = 1000
-HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ def compare(
     names = [cell.row for cell in rows]
     bounds = [cell.row for cell in rows if registry.find(cell.method).bound]
     baseline = _baseline(baseline, names, bounds)
+    _check_shots(open_images(images, seeds[0]).train, scores)
     machine = find_machine(jobs, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     rows = with_epochs(rows, budget, out, machine.threads, console.print)
     cells = [replace(cell, seed=seed) for seed in seeds for cell in rows]
@@ -145,6 +146,20 @@ def _check(
         raise UserError(f"--held-out {held_out} must be between 0 and 1")
     if is_inside(out, data):
         raise UserError(f"--out {out} is inside the image folder {data}; give a folder elsewhere")
+
+
+def _check_shots(train: Source, scores: Sequence[str]) -> None:
+    """Refuse a number of images a class that fewer than two classes have, before hours of training."""
+    shots = {name: int(name.removeprefix("shot_")) for name in scores if name.startswith("shot_")}
+    sizes = sorted(Counter(train.labels or []).values(), reverse=True)
+    second = sizes[1] if len(sizes) > 1 else 0  # two classes have as many
+    missing = [name for name, count in shots.items() if count > second]
+    if missing:
+        fitting = ",".join(name for name in scores if name not in missing)
+        raise UserError(
+            f"fewer than two classes of {train.spec} have {shots[missing[0]]} training images, which the score "
+            f"{missing[0]} needs; give --scores {fitting}"
+        )
 
 
 def make_rows(

@@ -30,4 +30,6 @@ SCORES = {
     "tuned_10": Score("fine-tuned, 10 % of labels", "semisup", "top1@10%"),
 }
 PRIMARY = "knn"
+HELD_OUT = 0.1  # share of the training images for curves over the training
+HELD_OUT_TO_TUNE = 0.2  # the same for the choice among trials
 USUAL = ("knn", "ami", "linear", "shot_1", "shot_4", "shot_16")
