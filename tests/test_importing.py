@@ -10,6 +10,8 @@ import torchvision
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import protonce
+from conftest import SMALL
 from protonce.cli import main
 from protonce.encoder import build
 from protonce.errors import UserError
@@ -157,6 +159,16 @@ def test_a_run_folder_is_imported_as_it_was(trained, photos, tmp_path):
     ours, theirs = (r.features(str(photos), "momentum")[0].numpy() for r in (run, trained))
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
     assert [len(level.centroids) for level in run.prototypes] == [5]
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp-bn", "mlp-big"])
+def test_a_run_is_imported_with_its_head(photos, tmp_path, head):
+    trained = protonce.train(photos, tmp_path / "trained", epochs=1, quiet=True, **{**SMALL, "head": head})
+    run, found = import_encoder(str(trained.path), tmp_path / "run", quiet=True)
+    assert (run.settings.head, run.settings.dim) == (head, 16)
+    assert found.missing == found.left_over == []
+    ours, theirs = (r.features(str(photos), "momentum")[0].numpy() for r in (run, trained))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 def test_without_images_it_has_no_prototypes(trained, photos, tmp_path, capsys):

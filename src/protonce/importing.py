@@ -191,6 +191,12 @@ def _head(state: Mapping[str, Tensor], prefix: str) -> dict[str, object]:
     for kind, last in (("linear", f"{head}weight"), ("mlp", f"{head}2.weight")):
         if head and last in state and state[last].ndim == 2:
             return {"head": kind, "dim": len(state[last])}
+    first, last = f"{head}0.weight", f"{head}3.weight"  # with batch norm between them
+    if head and f"{head}1.running_mean" in state and first in state and last in state:
+        hidden, features = state[first].shape
+        widths = {features: "mlp-bn", 2 * features: "mlp-big"}
+        if hidden in widths:
+            return {"head": widths[hidden], "dim": len(state[last])}
     return {"head": "none"}
 
 
