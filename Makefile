@@ -27,8 +27,8 @@ test-oldest:
 
 # Neither where packages came from nor that torch was built for the CPU is written down.
 lock: .venv/.ready-dev
-	@{ echo "# Versions with which the tests pass, of all that pyproject.toml asks for with [dev]; written by make lock."; \
-	echo "# For the same ones: pip install --constraint requirements-dev.lock --editable '.[dev]'"; \
+	@{ echo "# Versions with which the tests pass, of all that pyproject.toml asks for with [dev,peers]; written by make lock."; \
+	echo "# For the same ones: pip install --constraint requirements-dev.lock --editable '.[dev,peers]'"; \
 	$(BIN)/pip freeze --exclude-editable | sed -n 's/^\([A-Za-z0-9._-]*==[^+ ]*\).*/\1/p'; } > requirements-dev.lock
 
 check: .venv/.ready-dev
@@ -48,7 +48,7 @@ check: .venv/.ready-dev
 	@touch $@
 
 .venv/.ready-dev: .venv/.ready
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev,peers]'
 	@touch $@
 
 clean:

@@ -19,6 +19,7 @@ def rows(seed, n=6, d=8):
 
 
 def test_the_loss_is_eq_2_and_a_peers():
+    pytest.importorskip("lightly")
     from lightly.loss import NegativeCosineSimilarity
 
     prediction, target = rows(0), rows(1)
@@ -53,6 +54,7 @@ def test_an_m_step_is_the_symmetric_loss_and_the_target_takes_no_gradient():
 
 
 def test_the_target_follows_with_a_momentum_that_rises_to_one():
+    pytest.importorskip("lightly")
     from lightly.models.utils import update_momentum
 
     system = make_system("byol", twin_momentum=0.8, epochs=2).train()

@@ -13,9 +13,10 @@ from conftest import SMALL
 from pages import Text, make
 from protonce import manifest
 from protonce.cli import main
+from protonce.data.placing import file_name
 from protonce.errors import UserError
 from protonce.files import csv_text
-from protonce.report.folders import file_name, write_folders
+from protonce.report.folders import write_folders
 from protonce.report.page import write_report
 
 

@@ -38,6 +38,7 @@ def algorithm_1(z, z_, tau):
 
 @pytest.mark.parametrize("tau", [0.1, 0.5])
 def test_nt_xent_is_algorithm_1_and_a_peers(tau):
+    pytest.importorskip("lightly")
     from lightly.loss import NTXentLoss
 
     heads = rows(6), rows(6, seed=1)

@@ -39,6 +39,7 @@ def naive_sinkhorn(scores, epsilon, iterations):
 @pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize("epsilon", [0.05, 0.5])
 def test_sinkhorn_is_the_naive_one_and_a_peers(iterations, epsilon):
+    pytest.importorskip("lightly")
     from lightly.loss import swav_loss
 
     scores = scores_of().detach()
@@ -64,6 +65,7 @@ def test_a_small_epsilon_does_not_overflow():
 @pytest.mark.parametrize("small", [0, 6])
 @pytest.mark.parametrize("queued", [0, 7])
 def test_the_loss_is_a_peers(small, queued):
+    pytest.importorskip("lightly")
     from lightly.loss import SwaVLoss
 
     views = [scores_of(seed=seed) for seed in range(2 + small)]

@@ -140,7 +140,7 @@ def read_csv(text: str) -> list[dict[str, str]]:
     """
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     header = next(rows, [])
-    found = [[value[1:] if _ESCAPED.match(value) else value for value in row] for row in rows]
+    found = [[unescape(value) for value in row] for row in rows]
     if any(len(row) != len(header) for row in found):
         raise csv.Error("rows of different lengths")
     return [dict(zip(header, row, strict=True)) for row in found]
@@ -153,6 +153,11 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?")
 def _escape(value: object) -> object:
     is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
     return f"'{value}" if is_formula else value
+
+
+def unescape(value: str) -> str:
+    """A value of a table without the apostrophe that `csv_text` puts before a formula."""
+    return value[1:] if _ESCAPED.match(value) else value
 
 
 class _Lines(list[str]):

@@ -7,7 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from protonce import __version__
-from protonce.cli import ablation, check, clusters, compare, demo, embed, evaluate, import_, report, train, tune
+from protonce.cli import (
+    ablation,
+    check,
+    clusters,
+    compare,
+    demo,
+    embed,
+    evaluate,
+    import_,
+    label,
+    report,
+    suggest,
+    train,
+    tune,
+)
 from protonce.cli.failures import explain
 from protonce.cli.options import scan_method
 from protonce.cli.parser import Parser
@@ -57,6 +71,8 @@ def build_parser(method: str) -> Parser:
     ablation.add(commands)
     report.add(commands)
     clusters.add(commands)
+    suggest.add(commands)
+    label.add(commands)
     check.add(commands)
     return parser
 

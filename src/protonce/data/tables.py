@@ -9,7 +9,7 @@ from protonce.data.listings import Listing
 from protonce.errors import UserError
 
 TABLES = (".csv", ".parquet")
-PATHS = ("path", "file", "filename", "file_name", "image", "name")  # columns of a table
+PATHS = ("path", "file", "filename", "file_name", "filepath", "image", "name")  # columns of a table
 LABELS = ("label", "class", "target", "category")
 MAX_PATH = 4096  # characters; no system allows longer paths
 MAX_ROWS = 20_000_000

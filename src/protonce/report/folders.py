@@ -1,23 +1,16 @@
 """`protonce clusters`: write the clusters of a run as folders of images."""
 
-import os
-import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from protonce.data.sources import Data, Source, is_inside
+from protonce.data.placing import put_image
+from protonce.data.sources import Data, is_inside
 from protonce.errors import UserError
 from protonce.files import csv_text, is_empty, whole_folder, write_whole
 from protonce.progress import Steps
 from protonce.report.hierarchy import Level, levels
 from protonce.run import Run
-
-STEM, SUFFIX = 200, 20  # bytes; file systems allow 255 for a name
-REFUSED = re.compile(r'[\x00-\x1f\x7f<>:"\\|?*]')  # in file names, by Windows or anywhere
 
 
 def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool = False, quiet: bool = False) -> int:
@@ -54,7 +47,7 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
         with steps.doing("folders", len(source) * len(hierarchy)) as seen:
             for m, level in enumerate(hierarchy):
                 for i, folder, rank in _places(level, part / f"{m}-k{len(level.size)}"):
-                    _put(source, i, folder, rank, copy)
+                    put_image(source, i, folder, rank, copy)
                     seen(1)
         write_whole(part / "clusters.csv", _table(run, hierarchy))
     return len(source)
@@ -69,31 +62,6 @@ def _places(level: Level, root: Path) -> Iterator[tuple[int, Path, str]]:
         folder.mkdir(parents=True)
         for rank, i in enumerate(order[start[which] : start[which + 1]].tolist()):
             yield i, folder, str(rank).zfill(width)
-
-
-def _put(source: Source, i: int, folder: Path, rank: str, copy: bool) -> None:
-    name = file_name(rank, source.names[i])
-    file = source.files[i] if source.files is not None else ""
-    # Path.is_file raises for a name that is too long, as a member of an archive may have.
-    if not os.path.isfile(file):  # noqa: PTH113
-        Image.fromarray(source.load(i)).save(folder / f"{PurePosixPath(name).stem}.png")
-    elif copy:
-        shutil.copy2(file, folder / name)
-    else:
-        (folder / name).symlink_to(file)
-
-
-def file_name(rank: str, name: str) -> str:
-    """RANK-NAME for the last part of an image's name, with at most 255 bytes and characters of any file system.
-
-    The rank makes it unique within a folder, also where upper and lower case are the same.
-    """
-    original = PurePosixPath(name)
-    stem, suffix = (
-        os.fsencode(REFUSED.sub("_", part))[:most].decode(errors="ignore")
-        for part, most in ((original.stem, STEM), (original.suffix, SUFFIX))
-    )
-    return f"{rank}-{stem}{suffix}"
 
 
 def _table(run: Run, hierarchy: list[Level]) -> str:

@@ -1,0 +1,131 @@
+"""Classifiers for a few labels on frozen features, and which of them to use: pure functions of unit vectors.
+
+Each takes features of labelled images (l, D), their classes (l,), the number of classes, and features of images to
+classify (q, D), and returns logits (q, C).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from protonce import randomness
+from protonce.ties import LOGIT, first_of_highest
+
+Classifier = Callable[[Tensor, Tensor, int, Tensor], Tensor]
+TAU = 0.1  # temperature of similarities
+STEPS = 500  # of L-BFGS, at most
+FOLDS = 10  # of the cross-validation
+NEVER = -1  # fold of an image that is not held out
+COLDEST, WARMEST = -4.0, 4.0  # logarithm of the temperature
+
+
+def means(known: Tensor, codes: Tensor, classes: int, asked: Tensor) -> Tensor:
+    """Similarity to the mean of each class, its prototype."""
+    sums = known.new_zeros(classes, known.shape[1]).index_add_(0, codes, known)
+    return asked @ F.normalize(sums, dim=1).T / TAU
+
+
+def nearest(known: Tensor, codes: Tensor, classes: int, asked: Tensor) -> Tensor:
+    """Votes of all labelled images, each with the weight exp(v·v'/τ); the nearest count most."""
+    similarity = asked @ known.T / (TAU / 2)  # (q, l)
+    own = codes == torch.arange(classes)[:, None]  # (C, l)
+    return torch.stack([similarity[:, mine].logsumexp(dim=1) for mine in own], dim=1)
+
+
+def linear(known: Tensor, codes: Tensor, classes: int, asked: Tensor, strength: float) -> Tensor:
+    """Softmax regression: the smallest ‖W‖²/2 + strength · cross-entropy, summed over the labelled images."""
+    x = known.double()
+    weight = x.new_zeros(classes, x.shape[1], requires_grad=True)
+    bias = x.new_zeros(classes, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [weight, bias], max_iter=STEPS, tolerance_grad=1e-6, tolerance_change=1e-10, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        loss = weight.square().sum() / 2 + strength * F.cross_entropy(x @ weight.T + bias, codes, reduction="sum")
+        loss.backward()
+        return loss
+
+    solver.step(closure)
+    return (asked.double() @ weight.T + bias).detach().to(asked)
+
+
+CLASSIFIERS: Mapping[str, Classifier] = {  # of equally good ones the first is used
+    "prototypes": means,
+    "neighbours": nearest,
+    **{f"linear, C = {strength:g}": partial(linear, strength=strength) for strength in (1.0, 10.0, 100.0)},
+}
+
+
+def folds(codes: Tensor, seed: int) -> NDArray[np.int64]:
+    """The fold of each labelled image, (l,); `NEVER` for the only image of a class.
+
+    Images of a class are spread over as many folds as possible, so that whichever fold is held out, each class has
+    images in the others.
+    """
+    order = torch.randperm(len(codes), generator=randomness.generator(seed, "label folds")).numpy()
+    found = np.full(len(codes), NEVER, dtype=np.int64)
+    place = 0
+    for code in range(int(codes.max()) + 1):
+        members = order[codes.numpy()[order] == code]
+        if len(members) > 1:
+            found[members] = (place + np.arange(len(members))) % FOLDS
+            place += len(members)
+    return found
+
+
+def held_out_logits(
+    classifier: Classifier, known: Tensor, codes: Tensor, classes: int, fold: NDArray[np.int64]
+) -> Tensor:
+    """Logits of each labelled image by a classifier that has not seen its fold; NaN if it is never held out; (l, C)."""
+    found = known.new_full((len(known), classes), torch.nan)
+    for which in np.unique(fold[fold != NEVER]):
+        out = torch.from_numpy(fold == which)
+        found[out] = classifier(known[~out], codes[~out], classes, known[out])
+    return found
+
+
+def winners(logits: Tensor) -> Tensor:
+    """The class with the highest logit, the first of several that are equal up to rounding; (q,)."""
+    values = logits.numpy()
+    return torch.from_numpy(first_of_highest(values, LOGIT * np.abs(values).max(axis=1).clip(1)))
+
+
+def choose(known: Tensor, codes: Tensor, classes: int, seed: int) -> tuple[str, dict[str, float], Tensor]:
+    """The classifier that is right most often on labelled images that it has not seen.
+
+    Returns:
+        its name; the accuracy of each, empty if no class has two labels; and its logits of images held out, (l, C).
+    """
+    fold = folds(codes, seed)
+    tested = torch.from_numpy(fold != NEVER)
+    if not tested.any():
+        return "prototypes", {}, known.new_full((len(known), classes), torch.nan)
+    logits = {name: held_out_logits(c, known, codes, classes, fold) for name, c in CLASSIFIERS.items()}
+    right = {name: int((winners(x[tested]) == codes[tested]).sum()) for name, x in logits.items()}
+    best = max(right, key=lambda name: right[name])
+    return best, {name: count / int(tested.sum()) for name, count in right.items()}, logits[best]
+
+
+def temperature(logits: Tensor, codes: Tensor) -> float:
+    """The temperature at which softmax(logits / T) is calibrated: the smallest cross-entropy with the labels.
+
+    To the images one is added whose label could be any: a few images that are all right do not prove certainty.
+
+    Args:
+        logits: of images held out, (t, C).
+        codes: their classes, (t,).
+    """
+
+    def loss(log_t: float) -> float:
+        log_p = F.log_softmax(logits.double() / float(np.exp(log_t)), dim=1)  # (t, C)
+        return float(F.nll_loss(log_p, codes, reduction="sum") - log_p.mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(COLDEST, WARMEST), method="bounded").x))
