@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from protonce.evaluate.knn import neighbours
 from protonce.files import csv_text
 from protonce.label.classifiers import CLASSIFIERS, choose, temperature, winners
 from protonce.label.labels_file import Labels
+from protonce.label.space import directions
 
 DOUBT = 0.5  # confidence in another label than the given one, from which on it is doubted
 
@@ -26,7 +26,7 @@ class Predictions:
     confidence: NDArray[np.float64]  # (n,); 1 for images whose label was given
     given: NDArray[np.bool_]  # (n,)
     nearest: NDArray[np.int64]  # the most similar labelled image, for a labelled one another, (n,)
-    similarity: NDArray[np.float64]  # to it, (n,)
+    similarity: NDArray[np.float64]  # cosine of the directions from the mean image, (n,)
     doubted: dict[int, tuple[str, float]]  # labelled images that look like another class, and how certainly
     classifier: str
     accuracies: dict[str, float]  # of each classifier on labelled images held out; empty: there are none
@@ -54,7 +54,7 @@ def predict(features: Tensor, labels: Labels, seed: int, min_confidence: float =
     names = sorted({own[0] for own in labels.values()})
     if len(names) < 2:
         raise UserError(f"all labelled images are called {shown(names[0])}; label images of another class too")
-    x = F.normalize(features, dim=1)
+    x = directions(features)
     y = torch.tensor([names.index(labels[i][0]) for i in images.tolist()])
     known = x[images]
     name, accuracies, held_out = choose(known, y, len(names), seed)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from protonce import randomness
 from protonce.evaluate.knn import neighbours
 from protonce.kmeans import k_means, originals
+from protonce.label.space import directions
 from protonce.ties import first_of_highest
 
 Strategy = Literal["typiclust", "maxherding"]
@@ -28,7 +28,7 @@ def suggest(features: Tensor, budget: int, labelled: Sequence[int], strategy: St
         strategy: `typiclust` or `max_herding`.
         seed: of k-means.
     """
-    x = F.normalize(features.double(), dim=1)
+    x = directions(features.double())
     original = originals(features)
     candidate = original == torch.arange(len(x))  # (n,) the first of identical ones
     candidate[original[torch.tensor(labelled, dtype=torch.long)]] = False
