@@ -18,6 +18,7 @@ from protonce.cli import (
     import_,
     label,
     report,
+    search,
     suggest,
     train,
     tune,
@@ -73,6 +74,7 @@ def build_parser(method: str) -> Parser:
     clusters.add(commands)
     suggest.add(commands)
     label.add(commands)
+    search.add(commands)
     check.add(commands)
     return parser
 
