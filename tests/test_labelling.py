@@ -129,6 +129,8 @@ def test_folder_names_are_valid_and_different():
     names = folder_names(["Cat", "cat", "a/b", "..", "", "what?", "x" * 300, "x" * 299, "end. "])
     assert list(names.values()) == ["Cat", "cat 2", "a_b", "_", UNSURE, "what_", "x" * 200, "x" * 200 + " 2", "end"]
 
+    assert folder_names(["sorted.csv"], ["sorted.csv"]) == {"sorted.csv": "sorted.csv 2"}
+
 
 def test_from_suggestions_to_folders(trained, photos, tmp_path, capsys):
     """The two commands, as a person would use them."""

@@ -19,6 +19,7 @@ from protonce.cli import (
     label,
     report,
     search,
+    sort,
     suggest,
     train,
     tune,
@@ -75,6 +76,7 @@ def build_parser(method: str) -> Parser:
     suggest.add(commands)
     label.add(commands)
     search.add(commands)
+    sort.add(commands)
     check.add(commands)
     return parser
 
