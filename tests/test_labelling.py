@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from protonce.cli import main
 from protonce.errors import UserError
 from protonce.label import classifiers
+from protonce.label.answers import several_labels
 from protonce.label.classifiers import NEVER, choose, folds, linear, means, nearest, temperature
 from protonce.label.commands import write_labels, write_suggestions
 from protonce.label.label_folders import UNSURE, folder_names
@@ -121,8 +122,42 @@ def test_labels_that_are_not_enough():
     x, _ = data()
     with pytest.raises(UserError, match="all labelled images are called 'cat'; label images of another class too"):
         predict(x, {0: ("cat",), 1: ("cat",)}, seed=0)
-    with pytest.raises(UserError, match="has the labels cat and dog"):
-        predict(x, {0: ("cat", "dog"), 1: ("cat",)}, seed=0)
+    with pytest.raises(UserError, match="all labelled images are called 'cat'"):
+        predict(x, {0: ("cat", "dog"), 1: ("cat", "dog")}, seed=0)
+
+
+def test_images_may_have_several_labels():
+    """Four groups that are two labels, one or both: all is found from some of each."""
+    which = torch.arange(48) // 12
+    x = F.one_hot(which, 8) + 0.1 * torch.randn(48, 8, generator=torch.Generator().manual_seed(0))
+    truth = [("cat",), ("dog",), ("cat", "dog"), ("bird",)]
+    labels = {i: truth[int(which[i])] for i in range(48) if i % 3 == 0}
+    found = predict(x, labels, seed=0)
+    assert found.label == ["|".join(truth[c]) for c in which.tolist()]
+    assert found.classifier.startswith("linear for each label, C = ")
+    assert found.accuracies["linear, C = 100"] == 1.0
+    assert found.calibrated
+    assert (found.confidence[~found.given] > 0.5).all()
+    assert not found.doubted
+    wrong = predict(x, {**labels, 0: ("dog", "cat")}, seed=0)
+    assert wrong.doubted[0][0] == "cat"
+    assert wrong.label[0] == "dog|cat", "as it was given"
+    once = predict(x, {0: ("cat",), 12: ("dog",), 24: ("mouse", "bird")}, seed=0)
+    assert not once.calibrated, "no label is there twice"
+
+
+def test_logistic_regressions_are_those_of_scikit_learn():
+    x, which = data(classes=3)
+    given = [(("a", "b"), ("b",), ("c",))[c] for c in which.tolist()]
+    answer = several_labels(x, torch.arange(len(x)), given, seed=0)
+    strength = float(answer.classifier.rpartition(" ")[2])
+    shares = []
+    for name in "abc":
+        y = [name in own for own in given]
+        other = LogisticRegression(C=strength, max_iter=10_000, tol=1e-8).fit(x.double().numpy(), y)
+        shares.append(other.predict_proba(x.double().numpy())[:, 1])
+    ours = [[name in text.split("|") for name in "abc"] for text in answer.label]
+    assert ours == (np.stack(shares, axis=1) > 0.5).tolist()
 
 
 def test_folder_names_are_valid_and_different():

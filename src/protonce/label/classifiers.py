@@ -39,28 +39,46 @@ def nearest(known: Tensor, codes: Tensor, classes: int, asked: Tensor) -> Tensor
 
 
 def linear(known: Tensor, codes: Tensor, classes: int, asked: Tensor, strength: float) -> Tensor:
-    """Softmax regression: the smallest ‖W‖²/2 + strength · cross-entropy, summed over the labelled images."""
+    """Softmax regression with an L2 penalty."""
+
+    def loss(logits: Tensor) -> Tensor:
+        return F.cross_entropy(logits, codes, reduction="sum")
+
+    return fit_linear(known, loss, classes, asked, strength)
+
+
+def fit_linear(known: Tensor, loss: Callable[[Tensor], Tensor], outputs: int, asked: Tensor, strength: float) -> Tensor:
+    """Linear scores (q, outputs) of images by the weights with the smallest ‖W‖²/2 + strength · loss.
+
+    Args:
+        known: features to fit, (l, D).
+        loss: of their scores (l, outputs), summed over the images.
+        outputs: number of scores of an image.
+        asked: features to score, (q, D).
+        strength: weight of the loss.
+    """
     x = known.double()
-    weight = x.new_zeros(classes, x.shape[1], requires_grad=True)
-    bias = x.new_zeros(classes, requires_grad=True)
+    weight = x.new_zeros(outputs, x.shape[1], requires_grad=True)
+    bias = x.new_zeros(outputs, requires_grad=True)
     solver = torch.optim.LBFGS(
         [weight, bias], max_iter=STEPS, tolerance_grad=1e-6, tolerance_change=1e-10, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
         solver.zero_grad()
-        loss = weight.square().sum() / 2 + strength * F.cross_entropy(x @ weight.T + bias, codes, reduction="sum")
-        loss.backward()
-        return loss
+        total = weight.square().sum() / 2 + strength * loss(x @ weight.T + bias)
+        total.backward()
+        return total
 
     solver.step(closure)
     return (asked.double() @ weight.T + bias).detach().to(asked)
 
 
+STRENGTHS = (1.0, 10.0, 100.0)
 CLASSIFIERS: Mapping[str, Classifier] = {  # of equally good ones the first is used
     "prototypes": means,
     "neighbours": nearest,
-    **{f"linear, C = {strength:g}": partial(linear, strength=strength) for strength in (1.0, 10.0, 100.0)},
+    **{f"linear, C = {strength:g}": partial(linear, strength=strength) for strength in STRENGTHS},
 }
 
 
@@ -124,8 +142,14 @@ def temperature(logits: Tensor, codes: Tensor) -> float:
         codes: their classes, (t,).
     """
 
-    def loss(log_t: float) -> float:
-        log_p = F.log_softmax(logits.double() / float(np.exp(log_t)), dim=1)  # (t, C)
+    def loss(t: float) -> float:
+        log_p = F.log_softmax(logits.double() / t, dim=1)  # (t, C)
         return float(F.nll_loss(log_p, codes, reduction="sum") - log_p.mean())
 
-    return float(np.exp(minimize_scalar(loss, bounds=(COLDEST, WARMEST), method="bounded").x))
+    return best_temperature(loss)
+
+
+def best_temperature(loss: Callable[[float], float]) -> float:
+    """The temperature with the smallest loss, searched for on a logarithmic scale."""
+    found = minimize_scalar(lambda log_t: loss(float(np.exp(log_t))), bounds=(COLDEST, WARMEST), method="bounded")
+    return float(np.exp(found.x))

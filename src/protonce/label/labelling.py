@@ -11,8 +11,8 @@ from torch import Tensor
 from protonce.errors import UserError, shown
 from protonce.evaluate.knn import neighbours
 from protonce.files import csv_text
-from protonce.label.classifiers import CLASSIFIERS, choose, temperature, winners
-from protonce.label.labels_file import Labels
+from protonce.label.answers import one_label, several_labels
+from protonce.label.labels_file import BETWEEN, Labels
 from protonce.label.space import directions
 
 DOUBT = 0.5  # confidence in another label than the given one, from which on it is doubted
@@ -36,54 +36,44 @@ class Predictions:
 def predict(features: Tensor, labels: Labels, seed: int, min_confidence: float = 0.0) -> Predictions:
     """Label all images by the classifier that cross-validation prefers.
 
+    Where an image has several labels, each image may get several.
+
     Args:
         features: of all images, (n, D).
-        labels: one for each of some images.
+        labels: of some images.
         seed: of the folds.
         min_confidence: below it an image gets no label.
 
     Raises:
-        UserError: an image has several labels, or all have the same.
+        UserError: all images have the same labels.
     """
-    several = next((image for image, own in labels.items() if len(own) > 1), None)
-    if several is not None:
-        raise UserError(
-            f"an image has the labels {' and '.join(labels[several])}; `protonce label` gives each image one, so choose"
-        )
     images = torch.tensor(sorted(labels))
-    names = sorted({own[0] for own in labels.values()})
-    if len(names) < 2:
-        raise UserError(f"all labelled images are called {shown(names[0])}; label images of another class too")
+    given = [labels[i] for i in images.tolist()]
+    if len({*given}) < 2:
+        raise UserError(f"all labelled images are called {shown(given[0][0])}; label images of another class too")
     x = directions(features)
-    y = torch.tensor([names.index(labels[i][0]) for i in images.tolist()])
-    known = x[images]
-    name, accuracies, held_out = choose(known, y, len(names), seed)
-    tested = ~held_out.isnan().any(dim=1)
-    t = temperature(held_out[tested], y[tested]) if accuracies else 1.0
-    logits = CLASSIFIERS[name](known, y, len(names), x)
-    chosen = winners(logits)
-    confidence = _confidence(logits, chosen, t)
-    chosen[images], confidence[images] = y, 1.0
-    given = np.zeros(len(x), dtype=bool)
-    given[images.numpy()] = True
+    answer = (several_labels if any(len(own) > 1 for own in given) else one_label)(x, images, given, seed)
+    label, confidence = answer.label, answer.confidence.clone()
+    for i, own in zip(images.tolist(), given, strict=True):
+        label[i], confidence[i] = BETWEEN.join(own), 1.0
+    is_given = np.zeros(len(x), dtype=bool)
+    is_given[images.numpy()] = True
     similarity, nearest = _nearest_labelled(x, images)
     return Predictions(
-        label=[
-            names[c] if p >= min_confidence else "" for c, p in zip(chosen.tolist(), confidence.tolist(), strict=True)
-        ],
+        label=[text if p >= min_confidence else "" for text, p in zip(label, confidence.tolist(), strict=True)],
         confidence=confidence.numpy(),
-        given=given,
+        given=is_given,
         nearest=nearest,
         similarity=similarity,
-        doubted=_doubted(images[tested], held_out[tested], y[tested], names, t),
-        classifier=name,
-        accuracies=accuracies,
-        calibrated=bool(accuracies),
+        doubted={
+            int(images[i]): (text, p)
+            for i, (text, p) in answer.held_out.items()
+            if text != BETWEEN.join(sorted(given[i])) and p >= DOUBT
+        },
+        classifier=answer.classifier,
+        accuracies=answer.accuracies,
+        calibrated=bool(answer.accuracies),
     )
-
-
-def _confidence(logits: Tensor, chosen: Tensor, t: float) -> Tensor:
-    return (logits.double() / t).softmax(dim=1).gather(1, chosen[:, None])[:, 0]
 
 
 def _nearest_labelled(x: Tensor, images: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -92,16 +82,6 @@ def _nearest_labelled(x: Tensor, images: Tensor) -> tuple[NDArray[np.float64], N
     own, other = (found[:, 0] for found in neighbours(x[images], x[images], 1, torch.arange(len(images))))
     similarity[images], place[images] = own, other
     return similarity.double().numpy(), images[place].numpy()
-
-
-def _doubted(
-    images: Tensor, held_out: Tensor, codes: Tensor, names: Sequence[str], t: float
-) -> dict[int, tuple[str, float]]:
-    """Labelled images for which a classifier that has not seen them prefers another label."""
-    chosen = winners(held_out) if len(held_out) else codes
-    confidence = _confidence(held_out, chosen, t)
-    found = zip(images.tolist(), chosen.tolist(), codes.tolist(), confidence.tolist(), strict=True)
-    return {i: (names[c], p) for i, c, own, p in found if c != own and p >= DOUBT}
 
 
 def to_csv(names: Sequence[str], found: Predictions) -> str:

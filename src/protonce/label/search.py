@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from protonce.data.pictures import Pixels, decode
@@ -16,6 +15,7 @@ from protonce.evaluate.knn import neighbours
 from protonce.features import extract
 from protonce.files import csv_text, write_whole
 from protonce.label.labels_file import BETWEEN, Labels
+from protonce.label.space import directions
 from protonce.progress import Steps
 from protonce.run import Run
 
@@ -116,9 +116,10 @@ class Searched:
                 f"no image is labelled {label!r:.80}; labels: {one_line(', '.join(known_labels), 300) or 'none'}"
             )
         (known,) = self.run.features(self.source, "backbone", steps=self.steps)
-        centred = F.normalize(known - known.mean(dim=0), dim=1)
-        others = torch.tensor([i for i in range(len(known)) if i not in {*own}], dtype=torch.long)
-        return self._hits([label], centred[others], centred[own].mean(dim=0, keepdim=True), top, others)
+        x = directions(known)
+        other = torch.ones(len(x), dtype=torch.bool)
+        other[own] = False
+        return self._hits([label], x[other], x[own].mean(dim=0, keepdim=True), top, other.nonzero()[:, 0])
 
     def _hits(
         self, queries: Sequence[str], known: Tensor, asked: Tensor, top: int, images: Tensor | None = None

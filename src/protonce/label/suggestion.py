@@ -28,7 +28,7 @@ def suggest(features: Tensor, budget: int, labelled: Sequence[int], strategy: St
         strategy: `typiclust` or `max_herding`.
         seed: of k-means.
     """
-    x = directions(features.double())
+    x = directions(features)
     original = originals(features)
     candidate = original == torch.arange(len(x))  # (n,) the first of identical ones
     candidate[original[torch.tensor(labelled, dtype=torch.long)]] = False
@@ -50,7 +50,7 @@ def typiclust(x: Tensor, budget: int, labelled: Sequence[int], candidate: Tensor
         seed: of k-means.
     """
     k = min(len(labelled) + budget, len(x))
-    found = k_means(x.float(), k, generator=randomness.generator(seed, "suggest")).assignment  # (n,)
+    found = k_means(x, k, generator=randomness.generator(seed, "suggest")).assignment  # (n,)
     size = torch.bincount(found)
     covered = torch.bincount(found[torch.tensor(labelled, dtype=torch.long)], minlength=len(size))
     left = candidate.clone()
@@ -62,7 +62,7 @@ def typiclust(x: Tensor, budget: int, labelled: Sequence[int], candidate: Tensor
         cluster = order[0]
         members = (found == cluster).nonzero()[:, 0]
         if cluster not in typicality:
-            typicality[cluster] = typical(x[members])
+            typicality[cluster] = typical(x[members].double())  # so that rounding is far below `ROUNDING`
         value = typicality[cluster].masked_fill(~left[members], -torch.inf)
         image = int(members[int(first_of_highest(value.numpy(), ROUNDING))])
         chosen.append(image)
@@ -93,6 +93,7 @@ def max_herding(x: Tensor, budget: int, labelled: Sequence[int], candidate: Tens
         candidate: which images may be chosen, (n,).
         seed: not used; nothing is random.
     """
+    x = x.double()
     covered = x.new_zeros(len(x))  # max_j k(x_i, x_j), (n,)
     for image in labelled:
         covered = torch.maximum(covered, _kernel(x, x[image, None])[:, 0])
