@@ -15,7 +15,7 @@ from two_systems import network
 
 def train(photos, out, name):
     """Batches of 15, which two ranks share as 8 and 7; without batch norm, parts of a batch change only rounding."""
-    settings = {**SETTINGS, "epochs": 2, "method": name}
+    settings = {**SETTINGS, "epochs": 2, "method": name, "head": "mlp"}
     return protonce.train(photos, Path(out) / name, encoder=network(), **settings)
 
 

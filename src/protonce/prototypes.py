@@ -33,6 +33,8 @@ class Prototypes:
     def occupied(self) -> "Prototypes":
         """Those that have images; with `kmeans_init: published` some may have none."""
         used, assignment = self.assignment.unique(return_inverse=True)
+        if len(used) == len(self.centroids):
+            return self
         return Prototypes(self.centroids[used], self.means[used], assignment, self.concentration[used])
 
     def to(self, device: torch.device | str) -> "Prototypes":
