@@ -71,6 +71,14 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Weights and numbers that a test draws without a generator are the same in every run, whatever ran before."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """Real data sets; absent on most machines, present in CI."""

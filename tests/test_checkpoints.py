@@ -1,6 +1,7 @@
 """Checkpoints: a run that was stopped, killed or out of space resumes to the byte."""
 
 import errno
+import functools
 import io
 import os
 import re
@@ -21,11 +22,26 @@ from protonce.errors import UserError
 from protonce.methods.registry import SYSTEMS
 
 
+def settings_for(init):
+    return {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(photos, tmp_path_factory):
+    """The run that nothing interrupts, for each start of k-means; trained once."""
+    out = tmp_path_factory.mktemp("uninterrupted")
+
+    @functools.cache
+    def train(init):
+        return protonce.train(photos, out / init, quiet=True, **settings_for(init))
+
+    return train
+
+
 @pytest.mark.parametrize("init", ["fresh", "warm"])
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
-def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
-    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
-    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, uninterrupted, stop_after, init):
+    settings, whole = settings_for(init), uninterrupted(init)
     monkeypatch.setattr(checkpoints, "save", stop_after_saving(checkpoints.save, stop_after))
     with pytest.raises(KeyboardInterrupt):
         protonce.train(photos, tmp_path / "halves", quiet=True, **settings)
@@ -43,9 +59,10 @@ def test_resumed_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, sto
 
 @pytest.mark.parametrize("init", ["fresh", "warm"])
 @pytest.mark.parametrize("stop_after", [(0, 1), (1, 2), (2, 3)])
-def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(photos, tmp_path, monkeypatch, stop_after, init):
-    settings = {**SMALL, "epochs": 3, "warmup_epochs": 1, "kmeans_init": init, "kmeans_iterations": 2}
-    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
+def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(
+    photos, tmp_path, monkeypatch, uninterrupted, stop_after, init
+):
+    settings, whole = settings_for(init), uninterrupted(init)
     train_until(stop_after, monkeypatch, photos, tmp_path / "parts", {**settings, "quiet": True})
     assert len(protonce.load(tmp_path / "parts").metrics) == stop_after[0]
     parts = protonce.train(photos, tmp_path / "parts", resume=True, quiet=True, **settings)
@@ -97,9 +114,8 @@ def test_killed_runs_resume_to_the_byte(large_photos, tmp_path, workers, runs, s
 
 
 @pytest.mark.parametrize("full_at", [1, 2, 5])
-def test_a_full_disk_leaves_the_last_checkpoint_whole(photos, tmp_path, monkeypatch, full_at):
+def test_a_full_disk_leaves_the_last_checkpoint_whole(photos, tmp_path, monkeypatch, trained, full_at):
     settings = {**SMALL, "epochs": 3, "warmup_epochs": 1}
-    whole = protonce.train(photos, tmp_path / "whole", quiet=True, **settings)
     fsync, saved = os.fsync, []
 
     def fsync_or_full(descriptor):
@@ -117,7 +133,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(photos, tmp_path, monkeypa
     monkeypatch.undo()
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
     run = protonce.train(photos, tmp_path / "run", quiet=True, resume=True, **settings)
-    assert (run.path / "encoder.safetensors").read_bytes() == (whole.path / "encoder.safetensors").read_bytes()
+    assert (run.path / "encoder.safetensors").read_bytes() == (trained.path / "encoder.safetensors").read_bytes()
 
 
 def test_resume_where_nothing_was_saved_starts_at_the_beginning(photos, tmp_path):

@@ -162,8 +162,8 @@ def test_the_queue_holds_the_features_of_earlier_batches_and_is_used_once_it_is_
 
 def test_training_makes_the_loss_fall():
     system = make_system("swav", prototypes=6, frozen_steps=2, head="mlp-bn", crops="2+6", tau=0.1)
-    losses = fit(system, [batch_of([16] * 2 + [7] * 6, step=step, steps=12) for step in range(10)], lr=0.3)
-    assert losses[-1] < losses[0] - 0.2
+    losses = fit(system, [batch_of([16] * 2 + [7] * 6, step=step, steps=12) for step in range(10)], lr=0.03)
+    assert losses[-1] < losses[0] - 0.5
 
 
 def test_views_by_size():
