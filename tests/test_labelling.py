@@ -50,6 +50,16 @@ def test_softmax_regression_is_that_of_scikit_learn(classes, strength):
     np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-4)
 
 
+def test_fewer_images_than_dimensions_give_the_same_scores():
+    """In the span of the images that are fitted, and in all dimensions."""
+    draw = torch.Generator().manual_seed(4)
+    x, asked = (F.normalize(torch.randn(n, 30, generator=draw), dim=1) for n in (12, 5))
+    y = torch.arange(12) % 3
+    model = LogisticRegression(C=10.0, max_iter=10_000, tol=1e-8).fit(x.double().numpy(), y.numpy())
+    ours = linear(x, y, 3, asked, 10.0).softmax(dim=1)
+    np.testing.assert_allclose(ours.numpy(), model.predict_proba(asked.double().numpy()), atol=1e-4)
+
+
 def test_whichever_fold_is_held_out_every_class_is_in_the_others():
     codes = torch.tensor([0] * 23 + [1] * 2 + [2] + [3] * 5)
     fold = folds(codes, seed=0)

@@ -57,7 +57,10 @@ def fit_linear(known: Tensor, loss: Callable[[Tensor], Tensor], outputs: int, as
         asked: features to score, (q, D).
         strength: weight of the loss.
     """
-    x = known.double()
+    x, y = known.double(), asked.double()
+    if len(x) < x.shape[1]:  # the best weights are combinations of the features to fit: fewer dimensions are enough
+        basis = torch.linalg.qr(x.T).Q  # (D, l)
+        x, y = x @ basis, y @ basis
     weight = x.new_zeros(outputs, x.shape[1], requires_grad=True)
     bias = x.new_zeros(outputs, requires_grad=True)
     solver = torch.optim.LBFGS(
@@ -71,7 +74,7 @@ def fit_linear(known: Tensor, loss: Callable[[Tensor], Tensor], outputs: int, as
         return total
 
     solver.step(closure)
-    return (asked.double() @ weight.T + bias).detach().to(asked)
+    return (y @ weight.T + bias).detach().to(asked)
 
 
 STRENGTHS = (1.0, 10.0, 100.0)
