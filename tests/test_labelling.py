@@ -145,7 +145,7 @@ def test_images_may_have_several_labels():
     found = predict(x, labels, seed=0)
     assert found.label == ["|".join(truth[c]) for c in which.tolist()]
     assert found.classifier.startswith("linear for each label, C = ")
-    assert found.accuracies["linear, C = 100"] == 1.0
+    assert found.accuracies[found.classifier] == 1.0
     assert found.calibrated
     assert (found.confidence[~found.given] > 0.5).all()
     assert not found.doubted
@@ -212,6 +212,19 @@ def test_from_suggestions_to_folders(trained, photos, tmp_path, capsys):
     again = write_suggestions(trained, tmp_path / "more.csv", 50, table, quiet=True)
     assert again == 42
     assert not {row["name"] for row in csv.DictReader((tmp_path / "more.csv").open())} & {row["name"] for row in rows}
+
+
+def test_the_command_says_how_several_labels_were_given(trained, tmp_path, capsys):
+    table = tmp_path / "labels.csv"
+    rows = [
+        (name, f"{label}|photo" if i % 2 else label)
+        for i, (name, label) in enumerate(zip(*trained.images, strict=True))
+    ]
+    table.write_text("name,label\n" + "".join(f"{name},{label}\n" for name, label in rows[::2] + rows[1::4]))
+    assert main(["label", str(trained.path), str(table), "--out", str(tmp_path / "p.csv")]) == 0
+    said = capsys.readouterr().out
+    assert "classifier: linear for each label, C = " in said
+    assert "of the labelled images that it had not seen" in said
 
 
 def test_arguments_that_are_wrong(trained, tmp_path):

@@ -7,10 +7,26 @@ from pathlib import Path, PurePosixPath
 
 from PIL import Image
 
-from protonce.data.sources import Source
+from protonce.data.sources import Source, is_inside
+from protonce.errors import UserError
+from protonce.files import is_empty
 
 STEM, SUFFIX = 200, 20  # bytes; file systems allow 255 for a name
 REFUSED = re.compile(r'[\x00-\x1f\x7f<>:"\\|?*]')  # in file names, by Windows or anywhere
+
+
+def check_folder(out: Path, source: Source) -> None:
+    """Refuse a folder for images that has something in it, or is among them.
+
+    Raises:
+        UserError: with what to do.
+    """
+    if not is_empty(out):
+        raise UserError(f"{out} is not empty; give a new folder")
+    if is_inside(out, source.place or source.spec):
+        raise UserError(f"{out} is inside the image folder {source.spec}; give a folder elsewhere")
+    if source.sizes is None:
+        raise UserError(f"the items of {source.spec} are not images; only images can be written to folders")
 
 
 def put_image(source: Source, i: int, folder: Path, rank: str, copy: bool) -> None:

@@ -116,7 +116,9 @@ def several_labels(x: Tensor, images: Tensor, given: Sequence[tuple[str, ...]], 
         confidence,
         {i: (out_texts[i], float(certainty[i])) for i in tested.nonzero()[:, 0].tolist()},
         f"linear for each label, C = {best:g}",
-        {f"linear, C = {s:g}": count / int(tested.sum()) for s, count in right.items()} if tested.any() else {},
+        {f"linear for each label, C = {s:g}": count / int(tested.sum()) for s, count in right.items()}
+        if tested.any()
+        else {},
     )
 
 

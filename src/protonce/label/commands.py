@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from protonce.data.placing import check_folder
 from protonce.data.sources import Data
 from protonce.errors import UserError
 from protonce.files import csv_text, write_whole
-from protonce.label.label_folders import check_folders, write_label_folders
+from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import Predictions, predict, to_csv
 from protonce.label.labels_file import read_labels
 from protonce.label.suggestion import Strategy, suggest
@@ -94,7 +95,7 @@ def write_labels(
     _check_out(out)
     source = run.source(data)
     if folders is not None:
-        check_folders(folders, source)
+        check_folder(folders, source)
     known = read_labels(labels, source.names)
     (features,) = run.features(source, "backbone", steps=Steps(quiet))
     found = predict(features, known, run.settings.seed, min_confidence)

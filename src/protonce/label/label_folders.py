@@ -5,25 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protonce.data.placing import REFUSED, STEM, put_image
-from protonce.data.sources import Source, is_inside
-from protonce.errors import UserError
-from protonce.files import is_empty, whole_folder, write_whole
+from protonce.data.sources import Source
+from protonce.files import whole_folder, write_whole
 
 UNSURE = "not sure"  # images without a label
-
-
-def check_folders(out: Path, source: Source) -> None:
-    """Refuse a folder that has something in it, or is among the images.
-
-    Raises:
-        UserError: with what to do.
-    """
-    if not is_empty(out):
-        raise UserError(f"{out} is not empty; give a new folder")
-    if is_inside(out, source.place or source.spec):
-        raise UserError(f"{out} is inside the image folder {source.spec}; give a folder elsewhere")
-    if source.sizes is None:
-        raise UserError(f"the items of {source.spec} are not images; only images can be written to folders")
 
 
 def write_label_folders(
@@ -53,9 +38,9 @@ def folder_names(labels: Sequence[str], taken: Sequence[str] = ()) -> dict[str, 
     """A folder name for each label, valid on any file system, and different from the others and those taken."""
     found: dict[str, str] = {}
     for label in labels:
-        text = REFUSED.sub("_", (label or UNSURE).replace("/", "_")).strip(" ")
-        base = os.fsencode(text)[:STEM].decode(errors="ignore").rstrip(" .") or "_"
-        name, number = base.lstrip(".") or "_", 1
+        text = REFUSED.sub("_", (label or UNSURE).replace("/", "_"))
+        base = os.fsencode(text)[:STEM].decode(errors="ignore").strip(" .") or "_"
+        name, number = base, 1
         while name.lower() in {other.lower() for other in (*found.values(), *taken)}:
             number += 1
             name = f"{base} {number}"

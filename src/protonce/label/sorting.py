@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protonce.data.placing import check_folder
 from protonce.data.sources import Data, open_source
 from protonce.errors import UserError
 from protonce.evaluate.knn import neighbours
 from protonce.files import csv_text
-from protonce.label.label_folders import check_folders, write_label_folders
+from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import predict
 from protonce.label.labels_file import read_labels
 from protonce.progress import Steps
@@ -68,7 +69,7 @@ def sort_images(
     if labels is None and not 0 <= granularity < len(run.prototypes):
         raise UserError(f"--granularity is {granularity}; it must be 0, the coarsest, to {len(run.prototypes) - 1}")
     source = open_source(new, "train", run.settings.seed)
-    check_folders(out, source)
+    check_folder(out, source)
     steps = Steps(quiet)
     before = run.source(data)
     known_labels = None if labels is None else read_labels(labels, before.names)

@@ -25,7 +25,7 @@ def suggest(features: Tensor, budget: int, labelled: Sequence[int], strategy: St
         features: of all images, (n, D).
         budget: number of images; fewer are returned if there are no more distinct ones.
         labelled: images that have a label.
-        strategy: `typiclust` or `max_herding`.
+        strategy: by `typiclust` or by `max_herding`.
         seed: of k-means.
     """
     x = directions(features)

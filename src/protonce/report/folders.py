@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from protonce.data.placing import put_image
-from protonce.data.sources import Data, is_inside
-from protonce.errors import UserError
-from protonce.files import csv_text, is_empty, whole_folder, write_whole
+from protonce.data.placing import check_folder, put_image
+from protonce.data.sources import Data
+from protonce.files import csv_text, whole_folder, write_whole
 from protonce.progress import Steps
 from protonce.report.hierarchy import Level, levels
 from protonce.run import Run
@@ -34,13 +33,8 @@ def write_folders(run: Run, out: Path, *, data: Data | None = None, copy: bool =
         UserError: the images are missing, or the folder is not empty.
     """
     out = out.resolve()
-    if not is_empty(out):
-        raise UserError(f"--out {out} is not empty; give a new folder")
     source = run.source(data)
-    if is_inside(out, source.place or source.spec):
-        raise UserError(f"--out {out} is inside the image folder {source.spec}; give a folder elsewhere")
-    if source.sizes is None:
-        raise UserError(f"the items of {run.path} are not images; only images can be written to folders")
+    check_folder(out, source)
     steps = Steps(quiet)
     hierarchy = levels(run, *run.features(source, "momentum", steps=steps))
     with whole_folder(out) as part:
