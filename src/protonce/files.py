@@ -69,6 +69,18 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise
 
 
+def check_new_file(out: Path) -> None:
+    """Check that a file can be written.
+
+    Raises:
+        UserError: it is there already, or its folder is not.
+    """
+    if out.exists():
+        raise UserError(f"--out {out} is there already; give a new file")
+    if not out.parent.exists():
+        raise UserError(f"--out {out}: the folder {out.parent} does not exist")
+
+
 def is_empty(path: Path) -> bool:
     """Whether a folder can be filled: it does not exist, or has only hidden files."""
     return not path.exists() or (path.is_dir() and all(p.name.startswith(".") for p in path.iterdir()))

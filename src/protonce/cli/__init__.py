@@ -21,6 +21,7 @@ from protonce.cli import (
     search,
     sort,
     suggest,
+    tidy,
     train,
     tune,
 )
@@ -73,6 +74,7 @@ def build_parser(method: str) -> Parser:
     ablation.add(commands)
     report.add(commands)
     clusters.add(commands)
+    tidy.add(commands)
     suggest.add(commands)
     label.add(commands)
     search.add(commands)

@@ -9,7 +9,7 @@ from rich.console import Console
 from protonce.data.placing import check_folder
 from protonce.data.sources import Data
 from protonce.errors import UserError
-from protonce.files import csv_text, write_whole
+from protonce.files import check_new_file, csv_text, write_whole
 from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import Predictions, predict, to_csv
 from protonce.label.labels_file import read_labels
@@ -50,7 +50,7 @@ def write_suggestions(
     """
     if budget < 1:
         raise UserError(f"--budget is {budget}; it must be 1 or more")
-    _check_out(out)
+    check_new_file(out)
     source = run.source(data)
     known = [] if labels is None else sorted(read_labels(labels, source.names))
     steps = Steps(quiet)
@@ -92,7 +92,7 @@ def write_labels(
     """
     if not 0 <= min_confidence <= 1:
         raise UserError(f"--min-confidence is {min_confidence}; it must be between 0 and 1")
-    _check_out(out)
+    check_new_file(out)
     source = run.source(data)
     if folders is not None:
         check_folder(folders, source)
@@ -136,10 +136,3 @@ def _say(found: Predictions, names: list[str], out: Path, console: Console) -> N
         )
     if len(doubted) > SHOWN:
         console.print(f"and {len(doubted) - SHOWN:,} others: column looks_like of {out}", soft_wrap=True)
-
-
-def _check_out(out: Path) -> None:
-    if out.exists():
-        raise UserError(f"--out {out} is there already; give a new file")
-    if not out.parent.exists():
-        raise UserError(f"--out {out}: the folder {out.parent} does not exist")
