@@ -93,25 +93,25 @@ def test_from_coarse_to_fine_by_clicking_and_back(page):
     wait_for_view(page, "clusters")
     assert cards(page).count() == 3
     parent = page.locator("#cluster-view .card:not(:has-text('0 finer'))").first
-    address = parent.get_attribute("data-prototype")
-    parent.click()
-    wait_for_heading(page, f"Prototype {address.split('/')[1]} (k = 3)")
+    address = parent.get_attribute("data-cluster")
+    parent.locator("a").click()
+    wait_for_heading(page, f"Cluster {address.split('/')[1]} of 3")
     assert page.url.endswith(f"#clusters/{address}")
-    assert page.locator(".thumb.large.close[role=img]").count() > 0
-    child = cards(page).first.get_attribute("data-prototype")
+    assert page.locator(".thumb.large.close.painted").count() > 0
+    child = cards(page).first.get_attribute("data-cluster")
     assert child.startswith("1/")
-    cards(page).first.click()
-    wait_for_heading(page, f"Prototype {child.split('/')[1]} (k = 6)")
+    cards(page).first.locator("a").click()
+    wait_for_heading(page, f"Cluster {child.split('/')[1]} of 6")
     page.locator(".crumbs a").nth(1).click()
-    wait_for_heading(page, f"Prototype {address.split('/')[1]} (k = 3)")
+    wait_for_heading(page, f"Cluster {address.split('/')[1]} of 3")
     page.go_back()
-    wait_for_heading(page, f"Prototype {child.split('/')[1]} (k = 6)")
+    wait_for_heading(page, f"Cluster {child.split('/')[1]} of 6")
 
 
 def test_a_thumbnail_shows_the_image(page, report):
     """Not an empty box: the pixels on the screen are the picture's."""
     page.goto(f"{report.as_uri()}#clusters")
-    thumb = page.locator("#cluster-view .thumb[role=img]").first
+    thumb = page.locator("#cluster-view .thumb.painted").first
     thumb.scroll_into_view_if_needed()
     path = report.parent / "thumb.png"
     thumb.screenshot(path=path)
@@ -121,16 +121,15 @@ def test_a_thumbnail_shows_the_image(page, report):
 
 def test_sorting(page):
     page.goto(page.url.split("#")[0] + "#clusters/2")
-    page.wait_for_selector("#cluster-view .card[data-prototype='2/0']")
+    page.wait_for_selector("#cluster-view .card[data-cluster='2/0']")
     text = lambda: [card.inner_text() for card in cards(page).all()]  # noqa: E731
-    number = lambda line, before, after: float(line.split(before)[1].split(after)[0])  # noqa: E731
     by_size = [int(t.split(" image")[0]) for t in text()]
     assert by_size == sorted(by_size, reverse=True)
     page.locator("#sort").select_option("tightness")
-    by_phi = [number(t, "φ ", " ") for t in text()]
+    by_phi = [float(card.get_attribute("data-phi")) for card in cards(page).all()]
     assert by_phi == sorted(by_phi)
     page.locator("#sort").select_option("purity")
-    by_purity = [number(t.split("φ")[1], "· ", " %") for t in text()]
+    by_purity = [float(t.split("· ")[1].split(" %")[0]) for t in text()]
     assert by_purity == sorted(by_purity, reverse=True)
 
 
@@ -167,22 +166,13 @@ def test_names_that_would_run_are_shown_as_text(page):
     page.locator("#find").fill("02 & 'co'")
     assert page.locator("#cluster-view .tile").count() == 1
     page.locator("#cluster-view .tile a").first.click()
-    page.wait_for_selector("#cluster-view h3:has-text('Prototype')")
+    page.wait_for_selector("#cluster-view h3:has-text('Cluster')")
     page.go_back()  # to what was found
     page.wait_for_selector("#cluster-view .tile")
     assert page.locator("#find").input_value() == "02 & 'co'"
-    page.get_by_role("link", name="prototypes", exact=True).click()
+    page.get_by_role("link", name="clusters", exact=True).click()
     page.wait_for_selector("#cluster-view .card")
     assert page.locator("#find").input_value() == ""
-
-
-def test_odd_ones_and_pairs(page):
-    page.get_by_role("link", name="Clusters", exact=True).click()
-    page.get_by_role("link", name="outliers").click()
-    page.wait_for_selector("#cluster-view .tile")
-    assert page.locator("#cluster-view .tile").count() == 60
-    page.get_by_role("link", name="near-duplicates").click()
-    page.wait_for_selector("#cluster-view .tile .thumb + .thumb")
 
 
 def test_the_map_shows_what_the_mouse_points_at(page):
@@ -194,7 +184,7 @@ def test_the_map_shows_what_the_mouse_points_at(page):
         page.mouse.move(box["x"] + 20 + (step % 40) * 11, box["y"] + 40 + (step // 40) * 10)
         if page.locator("#pointed[data-image]").count():
             break
-    assert page.locator("#pointed .thumb[role=img]").count() == 1
+    assert page.locator("#pointed .thumb.painted").count() == 1
     assert page.locator("#pointed a").count() == 3
     legend = page.locator("#legend button")
     assert legend.count() == 3
@@ -225,9 +215,9 @@ def test_by_keyboard_alone(page):
     tab_to('[href="#clusters"]')
     page.keyboard.press("Enter")
     wait_for_view(page, "clusters")
-    tab_to(".card")
+    tab_to(".card a")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#cluster-view h3:has-text('Prototype')")
+    page.wait_for_selector("#cluster-view h3:has-text('Cluster')")
     assert page.evaluate("document.activeElement.tagName") == "H3"
     page.goto(page.url.split("#")[0] + "#map")
     page.wait_for_selector("#map-plots[data-ready]")
@@ -264,8 +254,8 @@ def test_a_phone_never_scrolls_sideways(page):
         "glance",
         "clusters",
         "clusters/0/0",
-        "clusters/odd",
-        "clusters/alike",
+        "clusters/find/co",
+        "label",
         "map",
         "training",
         "reproduce",
@@ -279,8 +269,8 @@ def test_a_phone_never_scrolls_sideways(page):
 
 def test_printing_shows_every_view_with_its_pictures(page):
     page.emulate_media(media="print")
-    assert all(section.is_visible() for section in page.locator("section[data-view]").all())
+    assert all(section.is_visible() for section in page.locator("section[data-view]:not([data-view=label])").all())
     assert page.locator("#cluster-view .card").count() == 3
-    assert page.locator("button:visible").count() == 0
+    assert page.locator("button:not(.thumb):visible").count() == 0
     pictures = page.pdf(print_background=False).count(b"/Subtype /Image")
     assert pictures > 1  # thumbnails, and the map

@@ -64,7 +64,8 @@ def test_a_run_that_was_interrupted_after_an_epoch(trained):
     assert page.data["levels"][0]["assignment"] == read_assignments(path, 1)[0].tolist()
     assert page.data["levels"][1]["phi"] is None
     assert len(page.data["pictured"]) == 48
-    assert page.data["outliers"] == []
+    assert page.data["outliers"] is None
+    assert page.data["suggested"] == []
     manifest.write(path, "metrics.jsonl", "")
     with pytest.raises(UserError, match="has no finished epoch yet"):
         write_report(Run(path), quiet=True)
@@ -88,7 +89,8 @@ def test_more_images_than_the_page_lists(trained, monkeypatch):
     monkeypatch.setattr("protonce.report.payload.LISTED", 30)
     monkeypatch.setattr("protonce.report.thumbnails.MAX_THUMBNAILS", 20)
     monkeypatch.setattr("protonce.report.scatter.POINTS", 10)
-    monkeypatch.setattr("protonce.report.content.ODD", 2)
+    monkeypatch.setattr("protonce.report.content.ODD", 0)
+    monkeypatch.setattr("protonce.report.content.SUGGESTED", 3)
     page = Text(write_report(trained, quiet=True))
     assert "Thumbnails of 20 of 48 images" in page.text
     assert "The map shows 10 of 48 images" in page.text
@@ -99,6 +101,8 @@ def test_more_images_than_the_page_lists(trained, monkeypatch):
         for name, which in zip(page.data["names"], found["assignment"], strict=True):
             assert which == c.assignment[names.index(name)]
     assert len({page.data["names"][i] for i in page.data["pictured"]}) == 20
+    assert len(page.data["suggested"]) == 3
+    assert {*page.data["suggested"]} <= {*page.data["pictured"]}
 
 
 def test_vectors_have_a_map_but_no_thumbnails(tmp_path):
@@ -155,4 +159,5 @@ def test_identical_images_have_no_map(tmp_path):
     run = protonce.train(images, tmp_path / "run", epochs=1, quiet=True, **SMALL)
     page = Text(write_report(run, data=images, quiet=True))
     assert "There is no map: the encoder maps all images to the same features" in page.text
-    assert page.data["alike"][0][2] == 0
+    assert page.data["alike"]["groups"] == [[list(range(40)), "exact copy", 1.0]]
+    assert page.data["suggested"] == [0]

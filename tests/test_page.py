@@ -7,13 +7,15 @@ import re
 import shlex
 import shutil
 import types
+from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import protonce
-from conftest import SMALL
+from conftest import SMALL, zip_of
 from pages import Text, level, make
 from protonce import manifest
 from protonce.cli import main
@@ -78,7 +80,7 @@ def test_the_page_needs_no_network_and_runs_only_its_own_scripts(page):
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy.split("script-src")[1]
     ran = [text for attributes, text in page.scripts if attributes.get("type") != "text/plain"]
-    assert {tuple(a) for a, _ in page.scripts} <= {(), ("type", "id"), ("type", "class")}
+    assert {tuple(a) for a, _ in page.scripts} <= {(), ("type",), ("type", "id"), ("type", "class")}
     assert len(ran) == 2
     for script in ran:
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
@@ -93,6 +95,29 @@ def test_the_health_and_the_cards_are_of_the_same_prototypes(page, trained):
     sizes = [found["size"] for found in page.data["levels"]]
     assert sizes == [trained.prototypes[m].assignment.bincount().tolist() for m in range(2)]
     assert trained.health.words in page.text
+
+
+def test_the_first_screen_has_no_word_of_the_paper(page, trained):
+    """Before a person opens a "What is this?": neither in the page's own text nor in what the script adds to it."""
+    (glance,) = re.findall(r'<section data-view="glance".*?</section>', page.page, re.DOTALL)
+    seen = re.sub(r"<details.*?</details>", "", glance, flags=re.DOTALL)
+    for word in ("φ", "phi", "NMI", "effective rank", "equation", "eq.", "prototype", "ImageNet"):
+        assert word not in seen
+    assert "Clusters" in seen
+
+
+def test_originals_are_linked_relative_to_the_page(page, trained, photos, tmp_path):
+    """So that run and images can be moved together; of a table each has an address of its own."""
+    folder = page.data["files"]
+    assert (Path(trained.path) / unquote(folder)).resolve() == photos.resolve()
+    table = tmp_path / "photos.csv"
+    files = sorted(photos.rglob("*.png"))[:24]
+    table.write_text("path\n" + "".join(f"{file}\n" for file in files))
+    run = protonce.train(table, tmp_path / "run", epochs=1, quiet=True, **SMALL)
+    found = Text(write_report(run, quiet=True)).data
+    assert [(run.path / unquote(address)).resolve() for address in found["files"]] == [file.resolve() for file in files]
+    zipped = protonce.train(zip_of(photos, tmp_path / "photos.zip"), tmp_path / "zip", epochs=1, quiet=True, **SMALL)
+    assert Text(write_report(zipped, quiet=True)).data["files"] is None
 
 
 def test_a_page_without_evaluations_names_a_command_that_can_be_pasted(trained, tmp_path):

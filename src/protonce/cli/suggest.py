@@ -23,16 +23,22 @@ def add(commands: Commands) -> None:
         default=STRATEGIES[0],
         help="typiclust: the most typical image of each cluster; maxherding: the best coverage (typiclust)",
     )
+    parser.add_argument("--no-report", action="store_true", help="do not write the page anew")
     parser.add_argument("--data", metavar="DATA", help=MOVED_DATA)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write which images to label first, as a table to fill in for `protonce label`."""
+    """Write which images to label first, as a table to fill in for `protonce label`, and on the page of the run."""
     from protonce.label.commands import write_suggestions
+    from protonce.report.page import write_report
     from protonce.run import load
 
-    n = write_suggestions(
-        load(options.run), options.out, options.budget, options.labels, options.strategy, data=options.data
-    )
-    print(f"{options.out} names {n:,} images: write a label behind each, then run")
+    loaded = load(options.run)
+    n = write_suggestions(loaded, options.out, options.budget, options.labels, options.strategy, data=options.data)
+    print(f"{options.out} names {n:,} images: write a label behind each", end="")
+    if options.no_report:
+        print(", then run")
+    else:
+        page = write_report(loaded, data=options.data).resolve().as_uri()
+        print(f", or label them on the page\n    {page}#label\nand download labels.csv; then run")
     print(f"    protonce label {options.run} {options.out} --out predictions.csv")

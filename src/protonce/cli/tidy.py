@@ -45,8 +45,8 @@ def _summary(found: "Tidied") -> list[str]:
     names, t = found.source.names, found.thresholds
     lines = [
         f"look-alikes: {len(found.groups):,} groups of {sum(map(len, found.groups)):,} images (correlation at least "
-        f"{t.correlation:.2f}: {100 * t.copies:.0f} % of the edited copies of some images pass, "
-        f"and {100 * t.others:.0f} % of these images have a neighbour that does)"
+        f"{t.correlation:.2f}: {100 * t.copies:.0f} % of edited copies of some images pass, and "
+        f"{100 * t.others:.1f} % of their sixth to tenth neighbours)"
     ]
     lines += _some([", ".join(names[i] for i in images) for images in found.groups])
     lines.append(

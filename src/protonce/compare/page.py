@@ -48,7 +48,7 @@ def write_page(summary: Mapping[str, Any], cells: Mapping[str, Cell], out: Path)
     path = out / "compare.html"
     parts = {
         "summary": summary,
-        "style": (resources.files("protonce.report") / "page.css").read_text(encoding="utf-8"),
+        "style": (resources.files("protonce.report") / "assets" / "page.css").read_text(encoding="utf-8"),
         "header": header_of(summary),
         "rows": cells_of(summary),
         "titles": [SCORES[s].title for s in summary["scores"]],

@@ -12,8 +12,10 @@ from protonce.errors import UserError
 from protonce.files import check_new_file, csv_text, write_whole
 from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import Predictions, predict, to_csv
-from protonce.label.labels_file import read_labels
+from protonce.label.labels_file import Table, read_labels, read_table
+from protonce.label.suggested import keep_suggestions
 from protonce.label.suggestion import Strategy, suggest
+from protonce.label.tidy import look_through, read_pictures
 from protonce.progress import Steps
 from protonce.run import Run
 from protonce.tables import percent
@@ -52,15 +54,21 @@ def write_suggestions(
         raise UserError(f"--budget is {budget}; it must be 1 or more")
     check_new_file(out)
     source = run.source(data)
-    known = [] if labels is None else sorted(read_labels(labels, source.names))
+    table = Table({}, {}) if labels is None else read_table(labels, source.names)
+    known = sorted(table.labels)
     steps = Steps(quiet)
-    (features,) = run.features(source, "backbone", steps=steps)
+    features, embeddings = run.features(source, "backbone", "momentum", steps=steps)
+    left_out = [*table.marks]
+    if source.sizes is not None:
+        odd = look_through(run, source, read_pictures(source, embeddings, steps), steps)
+        left_out += odd.copies_of({*known})
     with steps.doing("choosing images"):
-        chosen = suggest(features, budget, known, strategy, run.settings.seed)
+        chosen = suggest(features, budget, known, strategy, run.settings.seed, left_out)
     if not chosen:
         raise UserError(f"every image of {source.spec} that differs from the others is labelled already")
     files = source.files or [""] * len(source)
     write_whole(out, csv_text(("name", "label", "file"), [(source.names[i], "", os.fspath(files[i])) for i in chosen]))
+    keep_suggestions(run, [source.names[i] for i in chosen])
     return len(chosen)
 
 

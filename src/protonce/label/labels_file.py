@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -16,15 +17,38 @@ SEPARATORS = ",;\t"  # spreadsheets in many countries write semicolons
 LARGEST = 1 << 30  # bytes
 MAX_LABEL = 1000  # characters
 HINT = "save it as CSV in UTF-8"
+MARKS = ("wrong", "duplicate")  # what the page may say of an image instead
 Labels = dict[int, tuple[str, ...]]  # the labels of each image that has some, by its index
 
 
+@dataclass(frozen=True)
+class Table:
+    """What a table says of images, by their index."""
+
+    labels: Labels
+    marks: dict[int, str]  # "wrong": its label is, or it does not belong here; "duplicate": of another image
+
+
 def read_labels(path: Path, names: Sequence[str]) -> Labels:
-    """The labels that a table gives to images.
+    """The labels that a table gives to images; those marked as wrong have none. For arguments see `read_table`.
+
+    Raises:
+        UserError: as `read_table`, and if there are no labels.
+    """
+    table = read_table(path, names)
+    labels = {i: found for i, found in table.labels.items() if table.marks.get(i) != "wrong"}
+    if not labels:
+        raise UserError(f"{path} has no labels below its first line; add some")
+    return labels
+
+
+def read_table(path: Path, names: Sequence[str]) -> Table:
+    """The labels and marks that a table gives to images.
 
     A column has the names of images (`name`, `path`, `file` ...) as the run has them, another their labels (`label`,
-    `class` ...), several of them with | in between; other columns are ignored. Columns are separated by commas,
-    semicolons or tabs.
+    `class` ...), several of them with | in between. A column `mark`, as the page writes it, may say `wrong` or
+    `duplicate`; an image with a mark, or in a `cluster` with a name, needs no label. Other columns are ignored. Columns
+    are separated by commas, semicolons or tabs.
 
     Args:
         path: of the table.
@@ -37,8 +61,10 @@ def read_labels(path: Path, names: Sequence[str]) -> Labels:
     lines = _lines(path)
     (_, header), rows = lines[0], lines[1:]
     name_column, label_column = _column(path, header, NAMES), _column(path, header, LABELS)
+    titles = [title.strip().lower() for title in header]
+    optional = [titles.index(title) for title in ("mark", "cluster") if title in titles]
     places = {name: i for i, name in enumerate(names)}
-    found: Labels = {}
+    found, marks = dict[int, tuple[str, ...]](), dict[int, str]()
     seen: dict[int, int] = {}  # the line of each image
     for number, row in rows:
         where = f"line {number} of {path}"
@@ -50,6 +76,11 @@ def read_labels(path: Path, names: Sequence[str]) -> Labels:
         image = places[name]
         if image in seen:
             raise UserError(f"{where} names {shown(name)}, which line {seen[image]} has already; remove one of them")
+        seen[image] = number
+        if "mark" in titles and (mark := row[titles.index("mark")].strip()) in MARKS:
+            marks[image] = mark
+        if not text and any(row[column].strip() for column in optional):
+            continue
         labels = tuple(dict.fromkeys(label.strip() for label in text.split(BETWEEN)))
         if not all(labels):
             raise UserError(f"{where} has no label for {shown(name)}; write one, or remove the line")
@@ -57,10 +88,10 @@ def read_labels(path: Path, names: Sequence[str]) -> Labels:
             raise UserError(f"{where} is not UTF-8; {HINT}")
         if len(text) > MAX_LABEL:
             raise UserError(f"{where} has a label of more than {MAX_LABEL} characters; shorten it")
-        found[image], seen[image] = labels, number
-    if not found:
+        found[image] = labels
+    if not seen:
         raise UserError(f"{path} has no labels below its first line; add some")
-    return found
+    return Table(found, marks)
 
 
 def _lines(path: Path) -> list[tuple[int, list[str]]]:

@@ -22,6 +22,8 @@ EDITS = ("smaller", "brighter", "cropped")
 NEAREST = 10  # neighbours of an image that are compared with it, by features; as many by hash
 SAMPLE = 100  # images whose edited copies tell how alike copies are
 MISSED = 0.02  # share of edited copies that each threshold may miss
+OTHERS = range(6, 11)  # neighbours of an image that are hardly copies of it
+WRONG = 0.01  # share of them that may be taken for copies
 BITS = 10  # of 64 that differ in the hashes of similar images; of random bits that few differ once in 10^8 pairs
 
 
@@ -91,7 +93,7 @@ class Thresholds:
         correlation: the smallest correlation of their thumbnails.
         distance: the largest cosine distance of their features; or at most BITS bits of their hashes differ.
         copies: share of the edited copies of a sample of images that are found by these thresholds.
-        others: share of the sample whose nearest neighbour counts as a look-alike.
+        others: share of the sixth to tenth neighbours of the sample that pass.
     """
 
     correlation: float
@@ -112,7 +114,10 @@ class Pair:
 
 
 def choose_thresholds(pictures: Pictures, edited: Edited, features: Tensor, least: float | None = None) -> Thresholds:
-    """Thresholds that all but a few edited copies pass, and how many of them and of nearest neighbours do.
+    """Thresholds between what an image has in common with its edited copies and with its neighbours.
+
+    All but 2 % of the copies pass each threshold, unless more than 1 % of the sixth to tenth neighbours passed too: the
+    correlation must then be higher. Few images have six copies, so that these are others of its kind.
 
     Args:
         pictures: all images.
@@ -123,17 +128,28 @@ def choose_thresholds(pictures: Pictures, edited: Edited, features: Tensor, leas
     own, thumbs = edited.originals, edited.thumbs()
     copies = Pictures.of(Small(thumbs, [], []), features)
     correlation, _ = likeness(pictures.small.thumbs[own], thumbs)
-    distance = 1 - (pictures.features[own] * features).sum(dim=1)
-    least = float(correlation.quantile(MISSED)) if least is None else least
-    most = float(distance.quantile(1 - MISSED))
+    most = float((1 - (pictures.features[own] * features).sum(dim=1)).quantile(1 - MISSED))
+    images = own[:: len(EDITS)]
+    similar = _neighbours_alike(pictures, images, most)
+    if least is None:
+        least = max(float(correlation.quantile(MISSED)), float(similar.quantile(1 - WRONG)) if len(similar) else 0.0)
     near = _near(pictures, copies, own, torch.arange(len(own)), most)
     found = float((near & (correlation >= least)).double().mean())
-    images, others = own[:: len(EDITS)], 0.0
-    if len(pictures.features) > 1:
-        _, nearest = neighbours(pictures.features, pictures.features[images], 1, left_out=images)
-        alike = _alike(pictures, pictures, images, nearest[:, 0], Thresholds(least, most, 0.0, 0.0))
-        others = len(alike) / len(images)
-    return Thresholds(least, most, found, others)
+    return Thresholds(least, most, found, float((similar > least).double().mean()) if len(similar) else 0.0)
+
+
+def _neighbours_alike(pictures: Pictures, images: Tensor, distance: float) -> Tensor:
+    """Correlation of images (s,) with their sixth to tenth neighbours, 0 where these are farther than `distance`."""
+    if len(pictures.features) <= max(OTHERS):
+        return torch.empty(0)
+    _, nearest = neighbours(pictures.features, pictures.features[images], max(OTHERS), left_out=images)
+    j = nearest[:, min(OTHERS) - 1 :]
+    i = images[:, None].expand_as(j).flatten()
+    j = j.flatten()
+    near = _near(pictures, pictures, i, j, distance)
+    found = torch.zeros(len(i))
+    found[near] = likeness(pictures.small.thumbs[i[near]], pictures.small.thumbs[j[near]]).correlation
+    return found
 
 
 def find_pairs(pictures: Pictures, thresholds: Thresholds, others: Pictures | None = None) -> list[Pair]:

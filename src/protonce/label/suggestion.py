@@ -18,8 +18,15 @@ ROUNDING = 1e-5  # of a mean distance of unit vectors
 BLOCK = 1 << 24  # kernel values held at once
 
 
-def suggest(features: Tensor, budget: int, labelled: Sequence[int], strategy: Strategy, seed: int) -> list[int]:
-    """Images to label next, the most useful first; of identical ones at most one.
+def suggest(
+    features: Tensor,
+    budget: int,
+    labelled: Sequence[int],
+    strategy: Strategy,
+    seed: int,
+    left_out: Sequence[int] = (),
+) -> list[int]:
+    """Images to label next, the most useful first; of images with the same features at most one.
 
     Args:
         features: of all images, (n, D).
@@ -27,11 +34,13 @@ def suggest(features: Tensor, budget: int, labelled: Sequence[int], strategy: St
         labelled: images that have a label.
         strategy: by `typiclust` or by `max_herding`.
         seed: of k-means.
+        left_out: images that are not to be suggested, such as copies of others.
     """
     x = directions(features)
     original = originals(features)
     candidate = original == torch.arange(len(x))  # (n,) the first of identical ones
     candidate[original[torch.tensor(labelled, dtype=torch.long)]] = False
+    candidate[torch.tensor(left_out, dtype=torch.long)] = False
     choose = {"typiclust": typiclust, "maxherding": max_herding}[strategy]
     return choose(x, min(budget, int(candidate.sum())), labelled, candidate, seed)
 

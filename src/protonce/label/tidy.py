@@ -1,8 +1,9 @@
 """`protonce tidy`: copies, look-alikes and outliers among the images of a run, and images that another set shares."""
 
+import dataclasses
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,16 @@ class Tidied:
     pairs: list[Pair]
     groups: list[list[int]]  # of the pairs; of each group the first image is the one to keep
     outliers: Outliers
-    against: Source | None
-    leaks: list[Pair]  # of an image of the run and one of `against`
+    against: Source | None = None
+    leaks: list[Pair] = field(default_factory=list)  # of an image of the run and one of `against`
+
+    def copies_of(self, kept: Collection[int] = ()) -> list[int]:
+        """The images of each group but one: one of `kept` if there are some in the group, else the first."""
+        found = []
+        for images in self.groups:
+            own = [i for i in images if i in kept] or images[:1]
+            found += [i for i in images if i not in own]
+        return found
 
 
 def tidy(
@@ -86,18 +95,31 @@ def tidy(
             raise UserError(f"{images.spec} does not consist of images, so that look-alikes cannot be found")
     steps = Steps(quiet)
     pictures = _pictures(run, source, steps)
-    thresholds = find_thresholds(run, source, pictures, steps, threshold)
-    with steps.doing("look-alikes"):
-        pairs = find_pairs(pictures, thresholds)
-        groups = [keep_first(images, source, pictures.small.length) for images in group(len(source), pairs)]
-    leaks = [] if other is None else find_pairs(pictures, thresholds, _pictures(run, other, steps))
-    return Tidied(source, thresholds, pairs, groups, find_outliers(pictures.features), other, leaks)
+    found = look_through(run, source, pictures, steps, threshold)
+    if other is None:
+        return found
+    leaks = find_pairs(pictures, found.thresholds, _pictures(run, other, steps))
+    return dataclasses.replace(found, against=other, leaks=leaks)
 
 
 def _pictures(run: Run, source: Source, steps: Steps) -> Pictures:
     (features,) = run.features(source, "momentum", steps=steps)
-    with steps.doing(f"thumbnails of {len(source):,} images", len(source)) as seen:
+    return read_pictures(source, features, steps)
+
+
+def read_pictures(source: Source, features: Tensor, steps: Steps) -> Pictures:
+    """Images as they are compared, by the features v' of the momentum encoder, (n, d)."""
+    with steps.doing(f"small versions of {len(source):,} images", len(source)) as seen:
         return Pictures.of(read_small(source, seen), features)
+
+
+def look_through(run: Run, source: Source, pictures: Pictures, steps: Steps, threshold: float | None = None) -> Tidied:
+    """Look-alikes and outliers among the images of a run; for arguments see `tidy`."""
+    thresholds = find_thresholds(run, source, pictures, steps, threshold)
+    with steps.doing("look-alikes and outliers"):
+        pairs = find_pairs(pictures, thresholds)
+        groups = [keep_first(images, source, pictures.small.length) for images in group(len(source), pairs)]
+        return Tidied(source, thresholds, pairs, groups, find_outliers(pictures.features))
 
 
 def find_thresholds(

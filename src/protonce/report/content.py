@@ -8,14 +8,18 @@ from torch import Tensor
 
 from protonce.data.sources import Data, Source
 from protonce.errors import UserError
+from protonce.label.suggested import kept_suggestions
+from protonce.label.suggestion import suggest
+from protonce.label.tidy import Tidied, look_through, read_pictures
 from protonce.progress import Steps
 from protonce.report import scatter
-from protonce.report.hierarchy import Floats, Ints, Level, levels, near_duplicates, outliers
+from protonce.report.hierarchy import Floats, Ints, Level, levels
 from protonce.report.map_classes import choose_classes, sample_of
 from protonce.report.thumbnails import choose
 from protonce.run import Run
 
-ODD = 60  # number of outliers and of near-duplicates on the page
+ODD = 60  # number of outliers and of groups of look-alikes on the page
+SUGGESTED = 20  # images to label first, unless `protonce suggest` has named others
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,8 @@ class Content:
     source: Source | None
     hierarchy: list[Level]
     against: Run | None  # the run to compare with
-    outliers: list[tuple[int, float]]
-    alike: list[tuple[int, int, float]]
+    odd: Tidied | None  # look-alikes and outliers; None: not known
+    suggested: list[int]  # images to label first
     on_map: list[str] | None  # the classes that the map is restricted to; None: all images may be on it
     sample: Ints  # indices of the images on the map
     places: dict[str, Floats]  # their coordinates by run; empty: there is no map
@@ -61,13 +65,15 @@ def gather(
             raise
         missing = str(error)
     hierarchy = levels(run, embeddings)
-    odd: list[tuple[int, float]] = []
-    pairs: list[tuple[int, int, float]] = []
+    odd: Tidied | None = None
+    suggested: list[int] = []
     places: dict[str, Floats] = {}
     if shown is not None and embeddings is not None and backbone is not None:
-        worst, distance = outliers(hierarchy)
-        odd = list(zip(worst[:ODD].tolist(), distance[:ODD].tolist(), strict=True))
-        pairs = near_duplicates(embeddings, hierarchy[0], ODD)
+        assert source is not None
+        if source.sizes is not None:
+            odd = look_through(run, source, read_pictures(source, embeddings, steps), steps)
+        copies = odd.copies_of() if odd else []
+        suggested = kept_suggestions(run) or suggest(embeddings, SUGGESTED, [], "typiclust", run.settings.seed, copies)
         maps = {
             name: backbone if r is run else r.features(shown, "backbone", steps=steps)[0]
             for name, r in titled(run, against).items()
@@ -82,11 +88,18 @@ def gather(
         )
     pictured = np.empty(0, dtype=np.int64)
     if source is not None and source.sizes is not None:
-        first = [*sample, *(i for i, _ in odd), *(i for i, j, _ in pairs for i in (i, j))]
+        first = [*suggested, *sample, *shown_odd(odd)]
         pictured = choose(n, hierarchy, np.array(first, dtype=np.int64))
     return Content(
-        run, names, labels, missing, source, hierarchy, against, odd, pairs, on_map, sample, places, pictured
+        run, names, labels, missing, source, hierarchy, against, odd, suggested, on_map, sample, places, pictured
     )
+
+
+def shown_odd(odd: Tidied | None) -> list[int]:
+    """The images of the groups and outliers that the page shows."""
+    if odd is None:
+        return []
+    return [*(i for images in odd.groups[:ODD] for i in images), *odd.outliers.images[:ODD].tolist()]
 
 
 def _features(run: Run, source: Source, shown: Source, steps: Steps) -> tuple[Tensor, Tensor]:

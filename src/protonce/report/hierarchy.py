@@ -1,6 +1,5 @@
-"""The hierarchy of clusters of a run: members, purity, outliers and near-duplicates."""
+"""The hierarchy of clusters of a run and their members."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,13 +11,12 @@ from torch import Tensor
 from protonce.agreement import largest_cells, table
 from protonce.prototypes import parents
 from protonce.run import Run, read_assignments
-from protonce.ties import COSINE, first_of_highest, ranks
+from protonce.ties import COSINE, ranks
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 NO_LABEL = "no label"
-BLOCK = 1 << 24  # similarities held at once
 
 
 @dataclass(frozen=True)
@@ -113,52 +111,6 @@ def cluster_purity(assignment: Ints, classes: Ints, known: Bools) -> tuple[Float
         share[clusters] = t.counts[best] / t.row_sizes
         label[clusters] = np.unique(classes[known])[t.columns[best]]
     return share, label, labelled
-
-
-def outliers(hierarchy: Sequence[Level]) -> tuple[Ints, Floats]:
-    """Images sorted by the cosine distance to their nearest prototype, the farthest first, and this distance.
-
-    A prototype with a single member is ignored, because it coincides with that image. An image that shares no prototype
-    with others comes first, at an infinite distance. Images at the same distance up to rounding keep their order.
-    """
-    n = len(hierarchy[0].assignment)
-    best = np.full(n, np.inf, dtype=np.float32)
-    for level in hierarchy:
-        assert level.distance is not None
-        shared = level.size[level.assignment] > 1
-        best = np.where(shared, np.minimum(best, level.distance), best)
-    order = np.argsort(ranks(-best, COSINE), kind="stable")
-    return order, best[order]
-
-
-def near_duplicates(embeddings: Tensor, level: Level, most: int) -> list[tuple[int, int, float]]:
-    """Near-duplicates: the most similar pairs of images of one cluster, with their cosine distance.
-
-    Each image is paired only with its nearest neighbour, so that a hundred copies give a hundred pairs and not
-    thousands; of several equally near ones up to rounding, with the first. Pairs at equal distance are sorted by index.
-
-    Args:
-        embeddings: v', (n, d), normalised.
-        level: the coarsest level, in which near-duplicates share a cluster.
-        most: maximum number of pairs.
-    """
-    found = [np.empty((3, 0))]
-    order, start = level.members()
-    for begin, end in itertools.pairwise(start):
-        members = torch.from_numpy(np.sort(order[begin:end]))  # (z,)
-        if len(members) < 2:
-            continue
-        v = embeddings[members]  # (z, d)
-        for rows in torch.arange(len(members)).split(max(BLOCK // len(members), 1)):
-            similarity = v[rows] @ v.T  # (b, z)
-            similarity[torch.arange(len(rows)), rows] = -2  # exclude the image itself
-            nearest = torch.from_numpy(first_of_highest(similarity.numpy(), COSINE))
-            pair = torch.stack([members[rows], members[nearest]]).numpy()
-            found.append(np.stack([pair.min(axis=0), pair.max(axis=0), _cosine_distance(similarity.amax(dim=1))]))
-    i, j, distance = np.concatenate(found, axis=1)
-    _, once = np.unique(i * len(embeddings) + j, return_index=True)
-    closest = once[np.argsort(ranks(distance[once], COSINE), kind="stable")][:most]
-    return [(int(i[c]), int(j[c]), float(distance[c])) for c in closest]
 
 
 def _cosine_distance(similarity: Tensor) -> Floats:

@@ -28,6 +28,16 @@ from protonce.shortening import enumerate_names, shorten
 
 LEGEND = 30  # characters of a class in the legend of the map
 BYTES = 19_000_000  # maximum size of the page
+# Scripts of the page, in the order in which they are joined to one module.
+MODULE = ("data", "labels", "elements", "selection", "large", "labelling", "clusters", "map", "views")
+VERDICTS = {
+    "healthy": "Training looks healthy.",
+    "collapsed": "Training has collapsed: the encoder gives all images nearly the same features.",
+    "diverging": "Training is getting worse.",
+    "idle": "Little has been learnt yet.",
+    "fragmented": "Most clusters hold a single image.",
+    "untrained": "This encoder is not trained.",
+}
 
 
 def write_report(
@@ -101,12 +111,15 @@ def render(
     from bokeh.resources import INLINE
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    folder = resources.files("protonce.report")
-    scripts = [folder.joinpath("page.js").read_text(encoding="utf-8")]
+    folder = resources.files("protonce.report") / "assets"
+    module = "\n".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in MODULE)
+    scripts = [("module", module)]
     if content.places:
-        scripts = [*INLINE.clone(components=["bokeh"]).js_raw[:1], *scripts]
-    environment = Environment(loader=PackageLoader("protonce", "report"), autoescape=True, undefined=StrictUndefined)
+        scripts = [("", INLINE.clone(components=["bokeh"]).js_raw[0]), *scripts]
+    loader = PackageLoader("protonce", "report/assets")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     run = content.run
+    health = run.health if run.metrics else None
     with steps.doing("figures of the page"):
         drawn = {name: [_figure(chart) for chart in found] for name, found in curves.items()}
         still = base64.b64encode(drawing.png(_map(content), 110)).decode() if content.places else ""
@@ -114,12 +127,17 @@ def render(
         "title": title(run),
         "style": folder.joinpath("page.css").read_text(encoding="utf-8"),
         "scripts": scripts,
-        "hashes": [_csp_hash(script) for script in scripts],
+        "hashes": [_csp_hash(script) for _, script in scripts],
         "facts": _facts(content),
-        "health": run.health if run.metrics else None,
+        "health": health,
+        "verdict": VERDICTS[health.state] if health else "",
         "runs": list(titled(run, content.against)),
         "evaluations": evaluated,
+        "same_as_paper": any(row.paper for e in evaluated for row in e.rows),
         "evaluate": _evaluate_command(content),
+        "label_command": shlex.join(
+            ["protonce", "label", str(run.path.resolve()), "labels.csv", "--out", "predictions.csv"]
+        ),
         "heading": HEADING,
         "reported": from_paper(score for e in evaluated for row in e.rows for score in row.scores.values() if score),
         "figures": drawn,
@@ -178,10 +196,10 @@ def _facts(content: Content) -> dict[str, str]:
             "Epochs": f"{done:,}" if run.finished else f"{done:,} of {settings.epochs:,}: the run is not finished",
             "Time": duration(sum(r["seconds"] for r in records)) + f" on {settings.device}",
         }
-    prototypes = " / ".join(f"{len(level.size):,}" for level in content.hierarchy) + ", coarse to fine"
+    clusters = " / ".join(f"{len(level.size):,}" for level in content.hierarchy) + ", coarse to fine"
     if not run.finished:
-        prototypes += f", of the beginning of epoch {run.recorded_epochs[-1]:,}"
-    return {**facts, "Prototypes": prototypes, "Seed": str(settings.seed)}
+        clusters += f", of the beginning of epoch {run.recorded_epochs[-1]:,}"
+    return {**facts, "Clusters": clusters, "Seed": str(settings.seed)}
 
 
 def _sampled(content: Content) -> list[str]:
@@ -190,8 +208,8 @@ def _sampled(content: Content) -> list[str]:
     said = []
     if 0 < len(content.pictured) < n:
         said.append(
-            f"Thumbnails of {len(content.pictured):,} of {n:,} images: those closest to prototypes, coarse ones first, "
-            "outliers, near-duplicates and a random sample."
+            f"Thumbnails of {len(content.pictured):,} of {n:,} images: those to label first, look-alikes, outliers, "
+            "those closest to the centres of clusters, and a random sample."
         )
     if content.places and content.on_map is not None:
         said.append(_about_map(content, content.on_map))
@@ -237,8 +255,13 @@ def _command(run: Run) -> str:
 
 def _evaluate_command(content: Content) -> str:
     """A command that evaluates the run."""
-    command = shlex.join(["protonce", "evaluate", str(content.run.path.resolve()), "knn"])
+    command = f"{_command_on(content.run, 'evaluate')} knn"
     return command if content.labels and "" not in content.labels else f"{command} --train LABELLED"
+
+
+def _command_on(run: Run, command: str) -> str:
+    """The beginning of a command for the run, to be pasted in any folder."""
+    return shlex.join(["protonce", command, str(run.path.resolve())])
 
 
 def _option(value: object) -> str:
@@ -252,7 +275,7 @@ def _map(content: Content) -> Any:
     names, groups = classes_of(content.labels)
     names = [shorten(name, LEGEND) for name in names]
     if groups is None:
-        names, groups = [f"prototype {i}" for i in range(len(coarsest.size))], coarsest.assignment
+        names, groups = [f"cluster {i}" for i in range(len(coarsest.size))], coarsest.assignment
     return drawing.draw_map(content.places, groups[content.sample], names)
 
 

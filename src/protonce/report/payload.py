@@ -2,14 +2,20 @@
 
 import base64
 import gzip
+import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
+from protonce.label.lookalikes import Pair
+from protonce.label.tidy import Tidied
 from protonce.report import drawing, scatter
-from protonce.report.content import Content
+from protonce.report.content import ODD, Content, shown_odd
 from protonce.report.hierarchy import Ints, Level, classes_of, cluster_purity
 from protonce.report.thumbnails import COLUMNS, ROWS, sample_indices
 from protonce.shortening import shorten
@@ -28,25 +34,81 @@ def packed(data: Mapping[str, Any]) -> str:
 def payload(content: Content) -> dict[str, Any]:
     """Data for the script of the page. Images are numbered by their position among the listed images."""
     n = len(content.names)
-    odd = [i for i, _ in content.outliers] + [i for pair in content.alike for i in pair[:2]]
-    must = np.unique([*content.pictured, *content.sample, *odd]).astype(np.int64)
+    must = np.unique([*content.pictured, *content.sample, *content.suggested, *shown_odd(content.odd)]).astype(np.int64)
     listed = np.arange(n) if n <= LISTED else np.union1d(must, sample_indices(n, max(LISTED - len(must), 0)))
     place = np.full(n, -1, dtype=np.int64)
     place[listed] = np.arange(len(listed))
     classes, codes = classes_of(content.labels)
     return {
+        "key": _key(content),
         "total": n,
         "names": [shorten(content.names[i], NAME) for i in listed],
+        "long": {int(place[i]): content.names[i] for i in listed if len(content.names[i]) > NAME},
+        "files": _files(content, listed),
         "classes": [shorten(name) for name in classes],
         "labels": None if codes is None else codes[listed].tolist(),
         "levels": [_level(level, listed, content.labels, codes) for level in content.hierarchy],
-        "outliers": [[int(place[i]), _short(d)] for i, d in content.outliers],
-        "alike": [[int(place[i]), int(place[j]), _short(d)] for i, j, d in content.alike],
+        "outliers": _outliers(content.odd, place),
+        "alike": _alike(content.odd, place),
+        "suggested": place[content.suggested].tolist() if content.suggested else [],
         "pictured": place[content.pictured].tolist(),
         "sheet": {"columns": COLUMNS, "rows": ROWS},
         "closest": CLOSEST,
         "colours": drawing.COLOURS,
         "map": _map_data(content, place) if content.places else None,
+    }
+
+
+def _key(content: Content) -> str:
+    """Identifies images and clusters: under it a browser keeps what a person says about them."""
+    parts = [content.run.config["data"]["fingerprint"], *content.names]
+    for level in content.hierarchy:
+        parts.append(hashlib.sha256(level.assignment.astype(np.int64).tobytes()).hexdigest())
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _files(content: Content, listed: Ints) -> str | list[str | None] | None:
+    """Addresses of the original files relative to the page: of their folder, or of each; None: they are not files."""
+    source = content.source
+    if source is None or source.files is None or not os.path.lexists(source.files[0]):  # a member of an archive
+        return None
+    page = content.run.path.resolve()
+    roots = {file.removesuffix(name) for file, name in zip(source.files, source.names, strict=True)}
+    if len(roots) == 1 and (root := roots.pop()).endswith(os.sep):
+        return _address(root, page)
+    return [_address(source.files[i], page) for i in listed]
+
+
+def _address(path: str, page: Path) -> str:
+    """A path as an address relative to the folder of the page, so that both can be moved together."""
+    return quote(os.fsencode(os.path.relpath(Path(path).resolve(), page)).replace(os.sep.encode(), b"/"))
+
+
+def _outliers(odd: Tidied | None, place: Ints) -> dict[str, Any] | None:
+    if odd is None:
+        return None
+    found = zip(odd.outliers.images[:ODD].tolist(), odd.outliers.distances[:ODD].tolist(), strict=True)
+    images = [[int(place[i]), _short(distance)] for i, distance in found]
+    return {"images": images, "threshold": _short(odd.outliers.threshold)}
+
+
+def _alike(odd: Tidied | None, place: Ints) -> dict[str, Any] | None:
+    """Groups of look-alikes, each with its least certain kind and correlation."""
+    if odd is None:
+        return None
+    pairs: dict[int, list[Pair]] = {}
+    for pair in odd.pairs:
+        pairs.setdefault(pair.first, []).append(pair)
+    groups = []
+    for images in odd.groups[:ODD]:
+        worst = min((pair for i in images for pair in pairs.get(i, [])), key=lambda pair: pair.correlation)
+        groups.append([place[images].tolist(), worst.kind, _short(worst.correlation)])
+    t = odd.thresholds
+    return {
+        "groups": groups,
+        "total": len(odd.groups),
+        "correlation": round(t.correlation, 2),
+        "copies": _short(t.copies),
     }
 
 
@@ -66,6 +128,7 @@ def _level(level: Level, listed: Ints, labels: Sequence[str] | None, codes: Ints
         "parent": None if level.parent is None else level.parent.tolist(),
         "phi": None if level.concentration is None else [_short(v) for v in level.concentration.tolist()],
         "rank": None if ranks is None else ranks[listed].tolist(),
+        "distance": None if level.distance is None else [round(d, 3) for d in level.distance[listed].tolist()],
         "purity": None,
         "label": None,
         "labelled": None,

@@ -48,7 +48,7 @@ def figures(places: Mapping[str, Floats]) -> dict[str, Any]:
     points = ColumnDataSource(columns, name="points")
     plots = []
     for j, title in enumerate(places):
-        tools = "pan,wheel_zoom,zoom_in,zoom_out,reset,tap"
+        tools = "pan,box_select,lasso_select,wheel_zoom,zoom_in,zoom_out,reset,tap"
         plot: Any = figure(
             title=title if len(places) > 1 else "",
             tools=tools,
