@@ -137,7 +137,8 @@ def clusters(run: Run, source: Source) -> list[dict[str, Any]]:
     looks = appearance(source)
     epochs = run.settings.epochs
     warm = min(run.options.get("warmup_epochs", epochs // 2) + 1, epochs)  # epoch EPOCH begins with assignments/EPOCH
-    moments = {"after warm-up": read_assignments(run.path, warm)}
+    recorded = [epoch for epoch in run.recorded_epochs if epoch >= warm] or run.recorded_epochs[-1:]
+    moments = {"after warm-up": read_assignments(run.path, recorded[0])}
     moments["at the end"] = [c.assignment.numpy().astype(np.int32) for c in run.prototypes]
     nearest = nearest_other(*run.features(source, "momentum"))
     seen = []

@@ -198,3 +198,43 @@ def trained(trained_once, tmp_path_factory):
     import protonce
 
     return protonce.load(shutil.copytree(trained_once, tmp_path_factory.mktemp("runs") / "run"))
+
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
+    "--disable-sync --no-first-run"
+)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A browser."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        assert not os.environ.get("CI"), "CI installs Chromium, and it is not there"
+        pytest.skip("there is no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium):
+    """Opens a page from the disk; a console error, a dialog or a request to anywhere fails the test."""
+    context, troubles = chromium.new_context(viewport={"width": 1280, "height": 900}), []
+
+    def opened(path, allowed="nothing"):
+        page = context.new_page()
+        page.on("console", lambda m: m.type == "error" and allowed not in m.text and troubles.append(m.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda r: r.url.startswith("http") and troubles.append(r.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield opened
+    assert troubles == []
+    context.close()

@@ -1,7 +1,5 @@
 """The page in a real browser, opened from the disk: what a person clicks, types and sees."""
 
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,25 +11,9 @@ from conftest import SMALL, stripes
 from protonce import manifest
 from protonce.report.page import write_report
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
-    "--disable-sync --no-first-run"
-)
+pytestmark = pytest.mark.slow
 EVIL_NAME = "<img src=x onerror=alert(1)>.jpg"
 EVIL_CLASS = "</script>"  # a folder `<` that holds a folder `script>`
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        assert not os.environ.get("CI"), "CI installs Chromium, and it is not there"
-        pytest.skip("there is no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -53,19 +35,8 @@ def report(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def page(chromium, report):
-    """The page, opened; a console error, a dialog or a request to anywhere fails the test."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    opened, troubles = context.new_page(), []
-    opened.on("console", lambda message: message.type == "error" and troubles.append(message.text))
-    opened.on("pageerror", lambda error: troubles.append(str(error)))
-    opened.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
-    opened.on("request", lambda r: r.url.startswith("http") and troubles.append(r.url))
-    opened.goto(report.as_uri())
-    opened.wait_for_selector("html[data-ready]")
-    yield opened
-    assert troubles == []
-    context.close()
+def page(open_page, report):
+    return open_page(report)
 
 
 def cards(page):

@@ -12,11 +12,14 @@ import torch
 import yaml
 from sklearn.svm import LinearSVC
 
+import protonce
 from benchmarks import claim, claim_cell, data
 from benchmarks.claim import Cell
+from conftest import SMALL
 from protonce.compare.scores import score
 from protonce.data.sources import open_source
 from protonce.errors import UserError
+from protonce.run import read_assignments
 
 GRID = {
     "images": 0,
@@ -339,6 +342,17 @@ def test_own_seconds_leave_out_what_was_for_the_record(trained):
     assert claim_cell.own_seconds(run) == 2 * 47 + 3 * 12  # warm-up: 7 and 87; after it: 11, 13, 12
     run.options = {}  # MoCo's E-step is for the record in every epoch
     assert claim_cell.own_seconds(run) == 5 * 9  # the median of 7, 87, 8, 10, 9
+
+
+def test_clusters_after_warm_up_are_those_of_the_next_recorded_epoch(photos, tmp_path):
+    """MoCo, which has no warm-up, clustered for the record in epochs 1 and 4 of 4: the middle is epoch 3."""
+    settings = {**SMALL, "method": "moco", "record_every": 3}
+    run = protonce.train(photos, tmp_path / "run", epochs=4, quiet=True, **settings)
+    found = claim_cell.clusters(run, run.source())
+    fourth = read_assignments(run.path, 4)[0]
+    labels = np.array(run.images[1])
+    assert found[0]["when"] == "after warm-up"
+    assert found[0]["purity"] == claim_cell.purity(fourth, labels)
 
 
 def test_few_shots_use_k_images_a_class(monkeypatch):

@@ -12,12 +12,12 @@ from sklearn.linear_model import LogisticRegression
 from protonce.cli import main
 from protonce.errors import UserError
 from protonce.label import classifiers
-from protonce.label.tidy import tidy
 from protonce.label.answers import several_labels
 from protonce.label.classifiers import NEVER, choose, folds, linear, means, nearest, temperature
 from protonce.label.commands import write_labels, write_suggestions
 from protonce.label.label_folders import UNSURE, folder_names
 from protonce.label.labelling import predict
+from protonce.label.tidy import tidy
 from test_suggestion import clumps
 
 

@@ -10,11 +10,11 @@ async function showMap() {
   const drawn = views.roots[0].model.document;
   points = drawn.get_model_by_name("points");
   for (const plot of drawn.roots()[0].children) plot.height = Math.min(plot.height, window.innerWidth);
-  const select = find("colour");
-  if (data.labels) select.append(element("option", { value: "label" }, "class"));
+  const choice = find("colour");
+  if (data.labels) choice.append(element("option", { value: "label" }, "class"));
   const whose = drawn.roots()[0].children.length > 1 ? "clusters of the run on the right" : "clusters";
-  levels.forEach((level, m) => select.append(element("option", { value: m }, `${whose}, ${number(level.size.length)}`)));
-  select.addEventListener("change", () => {
+  levels.forEach((level, m) => choice.append(element("option", { value: m }, `${whose}, ${number(level.size.length)}`)));
+  choice.addEventListener("change", () => {
     only = null;
     colour();
   });
