@@ -84,3 +84,32 @@ def test_own_data_views_and_encoder(tmp_path):
     with pytest.raises(UserError, match="need an encoder of your own"):
         protonce.train(_Rows(), tmp_path / "other", views=_Noise(), quiet=True, **settings)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_run_has_a_method_for_each_command(trained, photos, others, tmp_path):
+    """Each gives what the modules give; labels may be a mapping."""
+    names, labels = trained.images
+    assert isinstance(trained, protonce.Run)
+    assert trained.evaluate("knn", test=others)["protocol"] == "knn"
+    first = trained.suggest(6)
+    assert len({*first}) == 6
+    truth = dict(zip(names, labels, strict=True))
+    known = {name: truth[name] for name in first}
+    assert not {*known} & {*trained.suggest(6, known)}
+    found = trained.label(known, min_confidence=0.0)
+    assert len(found.label) == 48
+    assert [found.label[names.index(name)] for name in first] == [*known.values()]
+    photo = photos / names[5]
+    (best, *_) = trained.search([photo], top=3, labels=known)
+    assert best.file == str(photo)
+    sorted_ = trained.sort(photos, tmp_path / "sorted", labels=known)
+    assert sorted_.names == names
+    assert sum(map(len, trained.tidy().groups)) <= 48
+    assert trained.report() == trained.path / "report.html"
+    for wrong, said in (
+        ({"no.png": "x"}, "which is not an image"),
+        ({names[0]: " "}, "no label for"),
+        ({}, "add labels"),
+    ):
+        with pytest.raises(UserError, match=said):
+            trained.label(wrong)

@@ -1,5 +1,6 @@
 """The command line: help without torch, one sentence and exit code 2 for a mistake, and files as promised."""
 
+import csv
 import dataclasses
 import os
 import shutil
@@ -107,15 +108,30 @@ def test_train_embed_evaluate(photos, tmp_path, capsys):
     assert main(["embed", run, str(photos), "--out", str(tmp_path / "e.npz")]) == 0
     with np.load(tmp_path / "e.npz") as file:
         assert file["features"].shape == (48, 32)
-        assert file["names"][0] == "slope0/00.png"
+        assert file["name"][0] == "slope0/00.png"
         assert file["prototype_1"].max() < 8
         assert (file["distance_0"] >= -1e-6).all()
     assert main(["embed", run, str(photos), "--out", str(tmp_path / "e.parquet")]) == 0
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(tmp_path / "e.parquet")
-    assert table.column_names == ["name", "features", "prototype_0", "distance_0", "prototype_1", "distance_1"]
-    np.testing.assert_allclose(np.stack(table["features"].to_numpy()), np.load(tmp_path / "e.npz")["features"])
+    columns = ["name", "label", "features", "prototype_0", "distance_0", "prototype_1", "distance_1"]
+    assert table.column_names == columns
+    assert table["label"].to_pylist()[0] == "slope0"
+    arrays = np.load(tmp_path / "e.npz")
+    assert list(arrays) == columns
+    np.testing.assert_allclose(np.stack(table["features"].to_numpy()), arrays["features"])
+    assert main(["embed", run, str(photos), "--out", str(tmp_path / "e.csv")]) == 0
+    rows = list(csv.DictReader((tmp_path / "e.csv").open()))
+    for name in columns:
+        if name == "features":
+            found = [[float(row[f"feature_{i}"]) for i in range(32)] for row in rows]
+        else:
+            found = [row[name] if arrays[name].dtype.kind == "U" else float(row[name]) for row in rows]
+        if arrays[name].dtype.kind == "U":
+            assert found == arrays[name].tolist()
+        else:
+            np.testing.assert_allclose(found, arrays[name], rtol=1e-5, atol=1e-6)
 
     assert main(["evaluate", run, "knn"]) == 0
     assert (tmp_path / "my run" / "evaluations" / "knn.json").exists()
@@ -201,7 +217,7 @@ def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path
         (["embed", "RUN", "PHOTOS", "--out", "FOLDER.npz"], "is a folder"),
         (["embed", "OTHER", "PHOTOS", "--out", "x.npz"], "was not written by protonce"),
         (["embed", "nowhere", "PHOTOS", "--out", "x.npz"], "not a run folder"),
-        (["embed", "RUN", "PHOTOS", "--out", "x.csv"], "must end in .npz or .parquet"),
+        (["embed", "RUN", "PHOTOS", "--out", "x.txt"], "must end in .npz, .parquet or .csv"),
         (["embed", "RUN", "PHOTOS", "--out", "no/where/x.npz"], "does not exist"),
         (["evaluate", "RUN", "quiz"], "invalid choice: 'quiz'"),
         (["fly"], "invalid choice: 'fly'"),

@@ -4,7 +4,7 @@ import pytest
 
 from protonce.errors import UserError
 from protonce.files import csv_text
-from protonce.label.labels_file import read_labels
+from protonce.label.labels_file import take_labels
 
 NAMES = ["a.jpg", "b/c.jpg", "-1.jpg", "ü.jpg", "\udcff.jpg"]
 
@@ -12,7 +12,7 @@ NAMES = ["a.jpg", "b/c.jpg", "-1.jpg", "ü.jpg", "\udcff.jpg"]
 def read(tmp_path, content):
     path = tmp_path / "labels.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape"))
-    return read_labels(path, NAMES)
+    return take_labels(path, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_mistakes_have_the_number_of_their_line(tmp_path, content, words):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(UserError, match="there is no file"):
-        read_labels(tmp_path / "labels.csv", NAMES)
+        take_labels(tmp_path / "labels.csv", NAMES)

@@ -3,24 +3,25 @@
 import protonce
 run = protonce.train("photos/", "runs/first", epochs=100)
 run.prototypes, run.assign("more-photos/"), run.embed("more-photos/")
+run.tidy(), run.suggest(20), run.label("labels.csv"), run.search(["photo.jpg"]), run.evaluate("knn"), run.report()
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from protonce.api import train as train
     from protonce.config import Settings as Settings
     from protonce.errors import UserError as UserError
-    from protonce.run import Run as Run
-    from protonce.run import load as load
+    from protonce.front import Run as Run
+    from protonce.front import load as load
+    from protonce.front import train as train
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "train": "protonce.api",
-    "load": "protonce.run",
-    "Run": "protonce.run",
+    "train": "protonce.front",
+    "load": "protonce.front",
+    "Run": "protonce.front",
     "Settings": "protonce.config",
     "UserError": "protonce.errors",
 }

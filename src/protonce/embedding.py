@@ -6,12 +6,17 @@ from typing import Any
 
 from protonce.data.sources import Data, open_source
 from protonce.errors import UserError
-from protonce.files import write_npz, write_whole
+from protonce.files import csv_text, write_npz, write_whole
 from protonce.run import Embedding, Run
+
+SUFFIXES = (".npz", ".parquet", ".csv")
 
 
 def write_embedding(run: Run, data: Data, out: Path) -> tuple[int, int]:
-    """Write features, prototypes and distances of every image to FILE.npz or FILE.parquet.
+    """Write name, label, features, prototypes and distances of every image to FILE.npz, FILE.parquet or FILE.csv.
+
+    Columns have the same names in all three: `name`, `label` if some image has one, `features` (in a .csv `feature_0`,
+    `feature_1`, ...), and for each granularity M, 0 the coarsest, `prototype_M` and `distance_M`.
 
     Returns:
         the number of images, and of files that could not be read
@@ -19,8 +24,8 @@ def write_embedding(run: Run, data: Data, out: Path) -> tuple[int, int]:
     Raises:
         UserError: the file has another suffix, or pyarrow is not installed.
     """
-    if out.suffix not in (".npz", ".parquet"):
-        raise UserError(f"--out {out} must end in .npz or .parquet")
+    if out.suffix not in SUFFIXES:
+        raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     pyarrow = _pyarrow() if out.suffix == ".parquet" else None
     if not out.parent.exists():
         raise UserError(f"--out {out}: the folder {out.parent} does not exist")
@@ -28,20 +33,40 @@ def write_embedding(run: Run, data: Data, out: Path) -> tuple[int, int]:
         raise UserError(f"--out {out} is a folder; give a file name")
     source = open_source(data, "train", run.settings.seed)
     embedding = run.embed(source)
-    columns = _columns(embedding)
-    if pyarrow is None:
-        write_npz(out, {"names": embedding.names, "features": embedding.features, **columns})
+    labels = {"label": source.labels} if source.labels is not None else {}
+    columns = {"name": embedding.names, **labels, "features": embedding.features, **_columns(embedding)}
+    if out.suffix == ".npz":
+        write_npz(out, columns)
+    elif out.suffix == ".csv":
+        write_whole(out, _csv(columns))
     else:
-        arrow, parquet = pyarrow
-        flat = arrow.array(embedding.features.ravel())
-        features = arrow.FixedSizeListArray.from_arrays(flat, embedding.features.shape[1])
-        encoded = (name.encode(errors="surrogateescape") for name in embedding.names)
-        names = [name.decode(errors="replace") for name in encoded]  # a column of text is UTF-8
-        table = arrow.table({"name": names, "features": features, **columns})
-        buffer = io.BytesIO()
-        parquet.write_table(table, buffer)
-        write_whole(out, buffer.getvalue())
+        assert pyarrow is not None
+        write_whole(out, _parquet(columns, *pyarrow))
     return len(embedding.names), len(source.skipped)
+
+
+def _csv(columns: dict[str, Any]) -> str:
+    """A line for each image; a column for each feature."""
+    features = columns["features"]
+    header, values = [], []
+    for name, column in columns.items():
+        if name == "features":
+            header += [f"feature_{i}" for i in range(features.shape[1])]
+            values += [[f"{x:.7g}" for x in part] for part in features.T.tolist()]
+        else:
+            header.append(name)
+            values.append([f"{x:.7g}" for x in column.tolist()] if name.startswith("distance_") else list(column))
+    return csv_text(header, zip(*values, strict=True))
+
+
+def _parquet(columns: dict[str, Any], arrow: Any, parquet: Any) -> bytes:
+    features = columns["features"]
+    encoded = (name.encode(errors="surrogateescape") for name in columns["name"])
+    text = [name.decode(errors="replace") for name in encoded]  # a column of text is UTF-8
+    rows = arrow.FixedSizeListArray.from_arrays(arrow.array(features.ravel()), features.shape[1])
+    buffer = io.BytesIO()
+    parquet.write_table(arrow.table({**columns, "name": text, "features": rows}), buffer)
+    return buffer.getvalue()
 
 
 def _columns(embedding: Embedding) -> dict[str, Any]:

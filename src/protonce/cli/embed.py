@@ -11,11 +11,11 @@ def add(commands: Commands) -> None:
     parser = add_command(commands, "embed", run)
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("data", metavar="DATA", help=DATA)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="FILE.npz, or FILE.parquet")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="FILE.npz, FILE.parquet or FILE.csv")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write features, and the nearest prototype of each granularity with its distance, for every image."""
+    """Write name, label, features, and the nearest prototype of each granularity with its distance, for every image."""
     from protonce.embedding import write_embedding
     from protonce.run import load
 

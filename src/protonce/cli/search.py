@@ -41,13 +41,13 @@ def run(options: argparse.Namespace) -> None:
 
     from rich.console import Console
 
-    from protonce.label.labels_file import read_labels
+    from protonce.label.labels_file import take_labels
     from protonce.label.search import open_search, write_hits
     from protonce.run import load
     from protonce.tables import print_table
 
     loaded = load(options.run)
-    labels = None if options.labels is None else read_labels(options.labels, loaded.images[0])
+    labels = None if options.labels is None else take_labels(options.labels, loaded.images[0])
     images = open_search(loaded, labels, options.data)
     if options.photos:
         hits = images.like_photos(options.photos, options.top)

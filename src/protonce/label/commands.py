@@ -12,7 +12,7 @@ from protonce.errors import UserError
 from protonce.files import check_new_file, csv_text, write_whole
 from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import Predictions, predict, to_csv
-from protonce.label.labels_file import Table, read_labels, read_table
+from protonce.label.labels_file import Given, Table, take_labels, take_table
 from protonce.label.suggested import keep_suggestions
 from protonce.label.suggestion import Strategy, suggest
 from protonce.label.tidy import look_through, read_pictures
@@ -27,7 +27,7 @@ def write_suggestions(
     run: Run,
     out: Path,
     budget: int = 20,
-    labels: Path | None = None,
+    labels: Given | None = None,
     strategy: Strategy = "typiclust",
     *,
     data: Data | None = None,
@@ -39,7 +39,7 @@ def write_suggestions(
         run: a run with an encoder.
         out: a new .csv.
         budget: number of images.
-        labels: the labels so far.
+        labels: the labels so far: a table, or the label of each image by its name.
         strategy: how images are chosen.
         data: the images of the run, if they have moved.
         quiet: print nothing.
@@ -50,11 +50,29 @@ def write_suggestions(
     Raises:
         UserError: an argument or the table of labels is invalid. Nothing has been written.
     """
+    check_new_file(out)
+    chosen = suggest_images(run, budget, labels, strategy, data=data, quiet=quiet)
+    source = run.source(data)
+    files = source.files or [""] * len(source)
+    write_whole(out, csv_text(("name", "label", "file"), [(source.names[i], "", os.fspath(files[i])) for i in chosen]))
+    keep_suggestions(run, [source.names[i] for i in chosen])
+    return len(chosen)
+
+
+def suggest_images(
+    run: Run,
+    budget: int = 20,
+    labels: Given | None = None,
+    strategy: Strategy = "typiclust",
+    *,
+    data: Data | None = None,
+    quiet: bool = False,
+) -> list[int]:
+    """Indices of the images to label first, the most useful first; for arguments see `write_suggestions`."""
     if budget < 1:
         raise UserError(f"--budget is {budget}; it must be 1 or more")
-    check_new_file(out)
     source = run.source(data)
-    table = Table({}, {}) if labels is None else read_table(labels, source.names)
+    table = Table({}, {}) if labels is None else take_table(labels, source.names)
     known = sorted(table.labels)
     steps = Steps(quiet)
     features, embeddings = run.features(source, "backbone", "momentum", steps=steps)
@@ -66,15 +84,12 @@ def write_suggestions(
         chosen = suggest(features, budget, known, strategy, run.settings.seed, left_out)
     if not chosen:
         raise UserError(f"every image of {source.spec} that differs from the others is labelled already")
-    files = source.files or [""] * len(source)
-    write_whole(out, csv_text(("name", "label", "file"), [(source.names[i], "", os.fspath(files[i])) for i in chosen]))
-    keep_suggestions(run, [source.names[i] for i in chosen])
-    return len(chosen)
+    return chosen
 
 
 def write_labels(
     run: Run,
-    labels: Path,
+    labels: Given,
     out: Path,
     *,
     min_confidence: float = 0.0,
@@ -87,7 +102,7 @@ def write_labels(
 
     Args:
         run: a run with an encoder.
-        labels: a table of some images and their labels.
+        labels: a table of some images and their labels, or a label by name.
         out: a new .csv.
         min_confidence: images of which the classifier is less certain get no label.
         folders: a new folder for a folder of images for each label; None: write none.
@@ -98,21 +113,29 @@ def write_labels(
     Raises:
         UserError: an argument or the table of labels is invalid. Nothing has been written.
     """
-    if not 0 <= min_confidence <= 1:
-        raise UserError(f"--min-confidence is {min_confidence}; it must be between 0 and 1")
     check_new_file(out)
     source = run.source(data)
     if folders is not None:
         check_folder(folders, source)
-    known = read_labels(labels, source.names)
-    (features,) = run.features(source, "backbone", steps=Steps(quiet))
-    found = predict(features, known, run.settings.seed, min_confidence)
+    found = label_images(run, labels, min_confidence, data=data, quiet=quiet)
     if folders is not None:
         write_label_folders(source, found.label, folders, copy)
     write_whole(out, to_csv(source.names, found))
     if not quiet:
         _say(found, source.names, out, Console(highlight=False, markup=False))
     return found
+
+
+def label_images(
+    run: Run, labels: Given, min_confidence: float = 0.0, *, data: Data | None = None, quiet: bool = False
+) -> Predictions:
+    """Labels of all images of a run from those of some; for arguments see `write_labels`."""
+    if not 0 <= min_confidence <= 1:
+        raise UserError(f"--min-confidence is {min_confidence}; it must be between 0 and 1")
+    source = run.source(data)
+    known = take_labels(labels, source.names)
+    (features,) = run.features(source, "backbone", steps=Steps(quiet))
+    return predict(features, known, run.settings.seed, min_confidence)
 
 
 def _say(found: Predictions, names: list[str], out: Path, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +21,9 @@ MARKS = ("wrong", "duplicate")  # what the page may say of an image instead
 Labels = dict[int, tuple[str, ...]]  # the labels of each image that has some, by its index
 
 
+Given = str | Path | Mapping[str, str]  # a table, or the label of each image by its name
+
+
 @dataclass(frozen=True)
 class Table:
     """What a table says of images, by their index."""
@@ -29,17 +32,45 @@ class Table:
     marks: dict[int, str]  # "wrong": its label is, or it does not belong here; "duplicate": of another image
 
 
-def read_labels(path: Path, names: Sequence[str]) -> Labels:
-    """The labels that a table gives to images; those marked as wrong have none. For arguments see `read_table`.
+def take_labels(given: Given, names: Sequence[str]) -> Labels:
+    """The labels of images, without those that are marked as wrong; for arguments see `take_table`.
 
     Raises:
-        UserError: as `read_table`, and if there are no labels.
+        UserError: as `take_table`, and if there are no labels.
     """
-    table = read_table(path, names)
+    table = take_table(given, names)
     labels = {i: found for i, found in table.labels.items() if table.marks.get(i) != "wrong"}
     if not labels:
-        raise UserError(f"{path} has no labels below its first line; add some")
+        where = (
+            f"{given} has no labels below its first line" if isinstance(given, (str, Path)) else "there are no labels"
+        )
+        raise UserError(f"{where}; add some")
     return labels
+
+
+def take_table(given: Given, names: Sequence[str]) -> Table:
+    """What is given of images, as a table or by name.
+
+    Args:
+        given: see `Given`.
+        names: of the images that may be labelled.
+
+    Raises:
+        UserError: as `read_table`; or a name is not that of an image, or its label is empty.
+    """
+    if isinstance(given, (str, Path)):
+        return read_table(Path(given), names)
+    places = {name: i for i, name in enumerate(names)}
+    for name, label in given.items():
+        if name not in places:
+            raise _unknown("labels", name, names)
+        if not all(part.strip() for part in label.split(BETWEEN)):
+            raise UserError(f"labels has no label for {shown(name)}; give one, or leave it out")
+    return Table({places[name]: _several(label) for name, label in given.items()}, {})
+
+
+def _several(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(label.strip() for label in text.split(BETWEEN)))
 
 
 def read_table(path: Path, names: Sequence[str]) -> Table:
@@ -81,7 +112,7 @@ def read_table(path: Path, names: Sequence[str]) -> Table:
             marks[image] = mark
         if not text and any(row[column].strip() for column in optional):
             continue
-        labels = tuple(dict.fromkeys(label.strip() for label in text.split(BETWEEN)))
+        labels = _several(text)
         if not all(labels):
             raise UserError(f"{where} has no label for {shown(name)}; write one, or remove the line")
         if any("\udc80" <= character <= "\udcff" for character in text):

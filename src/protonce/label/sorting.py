@@ -16,7 +16,7 @@ from protonce.evaluate.knn import neighbours
 from protonce.files import csv_text
 from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import predict
-from protonce.label.labels_file import read_labels
+from protonce.label.labels_file import Given, take_labels
 from protonce.progress import Steps
 from protonce.run import Run
 
@@ -41,7 +41,7 @@ def sort_images(
     new: Data,
     out: Path,
     *,
-    labels: Path | None = None,
+    labels: Given | None = None,
     granularity: int = 0,
     min_confidence: float = 0.0,
     copy: bool = False,
@@ -54,7 +54,7 @@ def sort_images(
         run: with an encoder, and prototypes unless there are labels.
         new: images.
         out: a folder that does not exist yet, or is empty.
-        labels: a table of labels of some of the run's images: groups are labels; None: groups are clusters.
+        labels: of some of the run's images, a table or a label by name: groups are labels; None: groups are clusters.
         granularity: of the clusters, 0 the coarsest.
         min_confidence: images of whose label it is less certain get none.
         copy: copy files instead of linking to them.
@@ -72,7 +72,7 @@ def sort_images(
     check_folder(out, source)
     steps = Steps(quiet)
     before = run.source(data)
-    known_labels = None if labels is None else read_labels(labels, before.names)
+    known_labels = None if labels is None else take_labels(labels, before.names)
     (known,), (asked,) = (run.features(images, "backbone", steps=steps) for images in (before, source))
     similarity, nearest, threshold = fit(known, asked)
     confidence = None

@@ -185,6 +185,11 @@ class Run:
         return encoder_hash(self.path)
 
     @property
+    def own_parts(self) -> tuple[nn.Module | None, Views | None]:
+        """The user's own encoder and views, as they were passed."""
+        return self._backbone, self._views
+
+    @property
     def own(self) -> bool:
         """Whether encoder or views are the user's own, passed in Python."""
         data = self.config["data"]

@@ -1,0 +1,154 @@
+"""What `import protonce` offers: `train`, `load`, and a `Run` with a method for each command."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from torch import nn
+
+import protonce.run
+from protonce import api
+from protonce.data.sources import Data
+from protonce.data.views import Views
+
+if TYPE_CHECKING:
+    from protonce.label.labelling import Predictions
+    from protonce.label.labels_file import Given
+    from protonce.label.search import Hit
+    from protonce.label.sorting import Sorted
+    from protonce.label.suggestion import Strategy
+    from protonce.label.tidy import Tidied
+
+P = ParamSpec("P")
+
+
+class Run(protonce.run.Run):
+    """A run folder, finished or not, and what can be done with it.
+
+    The methods are the commands of the same names. They print nothing; `data` is where the images of the run are, if
+    they have moved.
+    """
+
+    def evaluate(
+        self, protocol: str, *, train: Data | None = None, test: Data | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Evaluate the encoder: "knn", "linear", "lowshot", "semisup", "clustering" or "information".
+
+        See `protonce.evaluate.protocols.evaluate`.
+        """
+        from protonce.evaluate.protocols import evaluate
+
+        return evaluate(self, protocol, train=train, test=test, quiet=True, **options)
+
+    def report(
+        self,
+        *,
+        against: protonce.run.Run | None = None,
+        classes: int | Sequence[str] | None = None,
+        figures: Path | None = None,
+        data: Data | None = None,
+    ) -> Path:
+        """Write RUN/report.html; see `protonce.report.page.write_report`."""
+        from protonce.report.page import write_report
+
+        return write_report(self, data=data, against=against, classes=classes, figures=figures, quiet=True)
+
+    def tidy(
+        self, *, against: Data | None = None, threshold: float | None = None, data: Data | None = None
+    ) -> "Tidied":
+        """Find copies, look-alikes, outliers, and images that another set shares; see `protonce.label.tidy.tidy`."""
+        from protonce.label.tidy import tidy
+
+        return tidy(self, against=against, threshold=threshold, data=data, quiet=True)
+
+    def suggest(
+        self,
+        budget: int = 20,
+        labels: "Given | None" = None,
+        strategy: "Strategy" = "typiclust",
+        *,
+        data: Data | None = None,
+    ) -> list[str]:
+        """Names of the images to label first, the most useful first.
+
+        Args:
+            budget: how many.
+            labels: what is labelled already: a table, or the label of each image by its name.
+            strategy: "typiclust" or "maxherding".
+            data: the images of the run, if they have moved.
+        """
+        from protonce.label.commands import suggest_images
+
+        return [self.images[0][i] for i in suggest_images(self, budget, labels, strategy, data=data, quiet=True)]
+
+    def label(self, labels: "Given", *, min_confidence: float = 0.0, data: Data | None = None) -> "Predictions":
+        """Labels of all images from those of some.
+
+        Args:
+            labels: a table, or the label of each image by its name.
+            min_confidence: images of which the classifier is less certain get no label.
+            data: the images of the run, if they have moved.
+        """
+        from protonce.label.commands import label_images
+
+        return label_images(self, labels, min_confidence, data=data, quiet=True)
+
+    def search(
+        self, photos: Sequence[str | Path], *, top: int = 20, labels: "Given | None" = None, data: Data | None = None
+    ) -> "list[Hit]":
+        """The images that are most similar to each photo.
+
+        Args:
+            photos: image files.
+            top: how many images for each.
+            labels: to be given with the images; None: those of their folders.
+            data: the images of the run, if they have moved.
+        """
+        from protonce.label.labels_file import take_labels
+        from protonce.label.search import open_search
+
+        known = None if labels is None else take_labels(labels, self.images[0])
+        return open_search(self, known, data, quiet=True).like_photos([Path(photo) for photo in photos], top)
+
+    def sort(
+        self,
+        new: Data,
+        out: str | Path,
+        *,
+        labels: "Given | None" = None,
+        granularity: int = 0,
+        min_confidence: float = 0.0,
+        copy: bool = False,
+        data: Data | None = None,
+    ) -> "Sorted":
+        """Sort new images into folders of labels or clusters; see `protonce.label.sorting.sort_images`."""
+        from protonce.label.sorting import sort_images
+
+        return sort_images(
+            self,
+            new,
+            Path(out),
+            labels=labels,
+            granularity=granularity,
+            min_confidence=min_confidence,
+            copy=copy,
+            data=data,
+            quiet=True,
+        )
+
+
+def load(path: str | Path, encoder: nn.Module | None = None, views: Views | None = None) -> Run:
+    """Open a run folder; for arguments and errors see `protonce.run.Run`."""
+    return Run(path, encoder, views)
+
+
+def _with_methods(train: Callable[P, protonce.run.Run]) -> Callable[P, Run]:
+    def trained(*args: P.args, **kwargs: P.kwargs) -> Run:
+        run = train(*args, **kwargs)
+        return Run(run.path, *run.own_parts)
+
+    trained.__doc__, trained.__name__ = train.__doc__, train.__name__
+    return trained
+
+
+train = _with_methods(api.train)
