@@ -109,7 +109,7 @@ def test_a_run_has_a_method_for_each_command(trained, photos, others, tmp_path):
     for wrong, said in (
         ({"no.png": "x"}, "which is not an image"),
         ({names[0]: " "}, "no label for"),
-        ({}, "add labels"),
+        ({}, "add some"),
     ):
         with pytest.raises(UserError, match=said):
             trained.label(wrong)

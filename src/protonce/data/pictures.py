@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+from protonce.data import camera
+
+PLAIN_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+SUFFIXES = (*PLAIN_SUFFIXES, *camera.HEIC_SUFFIXES, *camera.RAW_SUFFIXES)
 # What a file is decides, not its name. Pillow knows more formats, among them some that start other programs.
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
 MAX_PIXELS = 178_000_000  # per image; 20,000 x 8,900 is allowed
@@ -23,6 +26,7 @@ OTHER_BYTES_PER_PIXEL = 12
 MAX_SIDE = 1_000_000  # Pillow and crops need memory per line, too
 BAND = 1 << 22  # pixels that are converted at once
 LARGE = 1 << 25  # pixels; larger images are decoded one at a time, not in all threads at once
+HEAD = 16  # bytes that tell the formats of cameras
 HEADER_READS = 10_000  # of a file; usual headers need less than 100
 RUN_LENGTH_READS = 4_000_000  # of the pixels of a BMP, which Pillow reads two bytes at a time if they are compressed
 ROTATED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
@@ -55,10 +59,19 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
     Raises:
         DecompressionBombError: the image has more than MAX_PIXELS pixels, needs more than MAX_BYTES, or has a side of
             more than MAX_SIDE.
+        MissingPackageError: it is HEIC or camera RAW, and the package that reads these is not installed.
         Exception: whatever Pillow's plug-ins raise for a damaged file.
     """
+    head = file.read(HEAD)
+    if camera.is_raw(head) or camera.is_raw_tiff(file):
+        return _developed(file)
+    file.seek(0)
+    formats = _formats()
+    if camera.is_heic(head):
+        camera.add_heic()
+        formats = ("HEIF",)
     bounded: Any = _Bounded(file)
-    with Image.open(bounded, formats=_formats()) as image:
+    with Image.open(bounded, formats=formats) as image:
         bounded.end_header(image.format in ("BMP", "DIB"))
         _check_size(image)
         width, height = image.size
@@ -78,6 +91,11 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
         if drafted is None:  # some formats only know after decoding how the image is to be turned
             shape = pixels.shape[:2]
         return Picture(pixels, shape, 1.0 if drafted is None else width / drafted[1][2])
+
+
+def _developed(file: BinaryIO) -> Picture:
+    pixels = camera.develop(file, MAX_PIXELS)
+    return Picture(pixels, (pixels.shape[0], pixels.shape[1]), 1.0)
 
 
 def probe(file: BinaryIO) -> tuple[int, int] | str:
@@ -190,7 +208,7 @@ def looks_encoded(head: bytes) -> bool:
     webp = head[:4] == b"RIFF" and head[8:12] == b"WEBP"
     bmp = head[:2] == b"BM" and head[14:15] in (b"\x0c", b"\x28", b"\x34", b"\x38", b"\x6c", b"\x7c")
     pnm = head[:2] in (b"P2", b"P3", b"P5", b"P6") and head[2:3] in (b"\n", b"\r", b" ")
-    return head.startswith(magic) or webp or bmp or pnm
+    return head.startswith(magic) or webp or bmp or pnm or camera.is_heic(head) or camera.is_raw(head)
 
 
 @functools.cache
