@@ -66,7 +66,7 @@ def commands(page):
 
 
 PAGES = {
-    "README.md": ["train", "clusters", "suggest", "label", "embed"],
+    "README.md": ["train", "clusters", "tidy", "suggest", "label", "embed"],
     "docs/usage.md": ["train", "report", "clusters", "embed", "evaluate", "import"],
 }
 
