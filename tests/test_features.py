@@ -52,6 +52,9 @@ def passes(monkeypatch):
     return counts
 
 
+EDITED = 3 * 48  # copies of the images, by which the first page chooses the threshold of look-alikes
+
+
 def kept(run):
     """The names of the kept files, and how many rows each has."""
     return {file.name: len(np.load(file)) for file in (run.path / "features").glob("*.npy")}
@@ -136,21 +139,24 @@ def test_an_evaluation_leaves_nothing_to_encode(trained, photos, others, passes,
     assert sorted(kept(trained).values()) == [30, 30, 48, 48, 48]
     passes.update(encoded=0, loaded=0)
     assert main(["report", str(trained.path)]) == 0
+    assert passes == {"encoded": EDITED, "loaded": EDITED}
+    assert main(["report", str(trained.path)]) == 0
+    assert main(["tidy", str(trained.path), "--out", str(tmp_path / "tidy.csv")]) == 0
     assert main(["clusters", str(trained.path), "--out", str(tmp_path / "clusters")]) == 0
     assert main(["embed", str(trained.path), str(photos), "--out", str(tmp_path / "e.npz")]) == 0
     trained.assign(photos)
     assert evaluate(load(trained.path), "knn", test=str(others), quiet=True) == first
     evaluate(trained, "lowshot", test=str(others), quiet=True, shots=[1, 4], draws=2)
-    assert passes == {"encoded": 0, "loaded": 0}
+    assert passes == {"encoded": EDITED, "loaded": EDITED}
 
 
 def test_the_page_loads_each_image_once_and_keeps_it_for_the_rest(trained, photos, passes):
     write_report(trained, quiet=True)
-    assert passes == {"encoded": 2 * 48, "loaded": 48}
+    assert passes == {"encoded": 2 * 48 + EDITED, "loaded": 48 + EDITED}
     expected = trained.embed(photos)
     write_report(load(trained.path), quiet=True)
     evaluate(trained, "knn", quiet=True)  # on four fifths of the images and the others, which are rows of all
-    assert passes == {"encoded": 2 * 48, "loaded": 48}
+    assert passes == {"encoded": 2 * 48 + EDITED, "loaded": 48 + EDITED}
     np.testing.assert_array_equal(expected.features, extract(trained.encoders[0].features, trained.loader(photos)))
 
 
@@ -159,7 +165,19 @@ def test_the_page_of_many_images_needs_backbone_features_of_its_map_only(trained
     write_report(trained, quiet=True)
     assert {name.split("-")[1]: n for name, n in kept(trained).items()} == {"momentum.npy": 48, "backbone.npy": 20}
     write_report(trained, quiet=True)
-    assert passes["encoded"] == 48 + 20
+    assert passes["encoded"] == 48 + 20 + EDITED
+
+
+def test_damaged_findings_are_found_anew(trained, tmp_path):
+    expected = trained.tidy()
+    (kept_findings,) = (trained.path / "features").glob("*-findings.json")
+    text = kept_findings.read_text()
+    for damage in ("", text[:100], "[]", text.replace('"version": 1', '"version": 0'), '{"version": 1}'):
+        kept_findings.write_text(damage)
+        found = trained.tidy()
+        assert found.groups == expected.groups
+        assert found.outliers.images.tolist() == expected.outliers.images.tolist()
+    assert json.loads(kept_findings.read_text())["groups"] == expected.groups
 
 
 def test_a_subset_takes_its_rows(trained, photos, passes):

@@ -97,7 +97,7 @@ def test_the_last_line_is_about_the_momentum_features_of_the_end(trained, photos
     seen = []
     monkeypatch.setattr(health, "after_m_step", lambda v, clusters: seen.append((v, clusters)) or {})
     monkeypatch.setattr(health, "after_e_step", lambda v, clusters, *rest: seen.append((v, clusters)) or {})
-    monkeypatch.setattr(protonce.Run, "health", health.Verdict("healthy", ""))
+    monkeypatch.setattr(protonce.run.Run, "health", health.Verdict("healthy", ""))
     protonce.train(photos, trained.path.parent / "again", epochs=3, warmup_epochs=1, quiet=True, **SMALL)
     (before, clusters), (after, same) = seen[-2:]
     assert all(ours is theirs for ours, theirs in zip(same, clusters, strict=True))

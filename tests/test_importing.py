@@ -175,7 +175,7 @@ def test_without_images_it_has_no_prototypes(trained, photos, tmp_path, capsys):
     out = tmp_path / "bare"
     assert main(["import", "untrained", "--out", str(out), "--like", str(trained.path)]) == 0
     assert main(["embed", str(out), str(photos), "--out", str(tmp_path / "e.npz")]) == 0
-    assert set(np.load(tmp_path / "e.npz").files) == {"names", "features"}
+    assert set(np.load(tmp_path / "e.npz").files) == {"name", "label", "features"}
     assert evaluate(load(out), "knn", train=str(photos), quiet=True)["metrics"]["accuracy"] > 0.3
     information = evaluate(load(out), "information", train=str(photos), quiet=True)["metrics"]
     assert set(information) == {"entropy of the labels", "features", "features; labels shuffled"}

@@ -212,7 +212,7 @@ def test_from_suggestions_to_folders(trained, photos, tmp_path, capsys):
     assert "is not empty; give a new folder" in capsys.readouterr().err
     again = write_suggestions(trained, tmp_path / "more.csv", 50, table, quiet=True)
     known = {trained.images[0].index(row["name"]) for row in rows}
-    assert again == 48 - len(known.union(tidy(trained, quiet=True).copies_of(known)))
+    assert again == 48 - len(known.union(tidy(trained, quiet=True).copies(known)))
     assert again > 20
     assert not {row["name"] for row in csv.DictReader((tmp_path / "more.csv").open())} & {row["name"] for row in rows}
 

@@ -2,14 +2,21 @@
 
 import csv
 import json
+import re
+from types import SimpleNamespace
+from urllib.parse import unquote
 
 import pytest
+import torch
 import torch.nn.functional as F
 from PIL import Image
 
 from protonce.cli import main
 from protonce.errors import UserError
-from protonce.label.search import open_search
+from protonce.label import index as index_module
+from protonce.label.index import flat_index, open_index, quantised_index
+from protonce.label.search import Photos, open_search
+from protonce.progress import Steps
 
 
 def test_photos_by_their_features(trained, photos, tmp_path):
@@ -17,7 +24,7 @@ def test_photos_by_their_features(trained, photos, tmp_path):
     names = trained.images[0]
     other = tmp_path / "other.bmp"
     Image.open(photos / names[7]).save(other)
-    hits = open_search(trained, quiet=True).like_photos([photos / names[3], other], top=5)
+    hits = open_search(trained, quiet=True).like_photos(Photos([photos / names[3], other]), top=5)
     assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5] * 2
     (known,) = trained.features(str(photos), "backbone")
     x = F.normalize(known - known.mean(dim=0), dim=1)
@@ -61,6 +68,66 @@ def test_the_command(trained, photos, tmp_path, capsys):
     assert main(command) == 0
     assert [row["query"] for row in csv.DictReader((tmp_path / "hits.csv").open())] == [label] * 2
     assert main(["search", str(trained.path), "--prototype", "0:0"]) == 0
+    page = tmp_path / "hits.html"
+    another = str(photos / trained.images[0][20])
+    assert main(["search", str(trained.path), photo, another, "--top", "3", "--out", str(page)]) == 0
+    text = page.read_text()
+    assert text.count('<img class="found"') == 2 * (1 + 3)
+    (name, *_) = trained.images[0]
+    (address,) = {a for a in re.findall(r'href="([^"]*)"', text) if unquote(a).endswith(name)}
+    assert (tmp_path / unquote(address)).samefile(photo)
+
+
+def clumped(n=4000, dim=32):
+    """Vectors in clumps, and noise."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(40, dim, generator=generator)
+    return centres[torch.arange(n) % 40] + 0.4 * torch.randn(n, dim, generator=generator) + 3
+
+
+def test_the_flat_index_is_a_plain_search():
+    x = clumped(300)
+    similarity, found = flat_index(x).search(x[:20], 7)
+    unit = F.normalize((x - x.mean(dim=0)).double(), dim=1)
+    exact = unit[:20] @ unit.T
+    assert similarity.double().sub(exact.gather(1, found)).abs().max() < 1e-5
+    assert similarity.double().sub(exact.topk(7, dim=1).values).abs().max() < 1e-5
+
+
+def test_the_quantised_index_finds_nearly_the_same_and_states_how_often():
+    pytest.importorskip("faiss")
+    x = clumped()
+    index, flat = quantised_index(x), flat_index(x)
+    _, exact = flat.search(x, 10)
+    similarity, found = index.search(x, 10)
+    hits = [len({*a} & {*b}) / 10 for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
+    assert index.recall > 0.9
+    assert sum(hits) / len(hits) == pytest.approx(index.recall, abs=0.05)
+    unit = flat.x
+    assert (similarity - (unit[:, None] * unit[found]).sum(dim=2)).abs().max() < 1e-5  # exact, of what it finds
+
+
+def test_a_large_run_keeps_its_index(tmp_path, monkeypatch):
+    """Made once, read again, and made anew where it is damaged or of other images."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(index_module, "FLAT", 10)
+    made = []
+    build = index_module.quantised_index
+    monkeypatch.setattr(index_module, "quantised_index", lambda features: made.append(1) or build(features))
+    x = clumped(1000)
+    cache = SimpleNamespace(path=lambda *_: tmp_path / "digest-backbone.npy")
+    run = SimpleNamespace(features=lambda *_, steps: [x], feature_cache=cache)
+    first, second = (open_index(run, None, Steps(quiet=True)) for _ in range(2))
+    assert len(made) == 1
+    assert second.recall == first.recall
+    assert torch.equal(first.search(x, 3)[1], second.search(x, 3)[1])
+    (kept,) = tmp_path.iterdir()
+    for damage in (kept.read_bytes()[:100], b"", b"x" * 1000):
+        kept.write_bytes(damage)
+        open_index(run, None, Steps(quiet=True))
+    x = clumped(900)
+    assert len(open_index(run, None, Steps(quiet=True)).x) == 900
+    assert len(made) == 5
 
 
 @pytest.mark.parametrize(
@@ -74,7 +141,7 @@ def test_the_command(trained, photos, tmp_path, capsys):
         (["--label", "nothing"], "no image is labelled 'nothing'; labels: "),
         (["nowhere.jpg"], "nowhere.jpg cannot be read as an image: No such file"),
         (["--prototype", "0:0", "--top", "0"], "--top is 0"),
-        (["--prototype", "0:0", "--out", "hits.txt"], "must end in .csv or .json"),
+        (["--prototype", "0:0", "--out", "hits.txt"], "must end in .csv, .json or .html"),
     ],
 )
 def test_mistakes(trained, tmp_path, capsys, monkeypatch, arguments, words):
@@ -84,7 +151,7 @@ def test_mistakes(trained, tmp_path, capsys, monkeypatch, arguments, words):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_no_image(trained, tmp_path):
+def test_a_file_that_is_no_image(tmp_path):
     (tmp_path / "letter.jpg").write_text("mine")
     with pytest.raises(UserError, match=r"letter.jpg cannot be read as an image"):
-        open_search(trained, quiet=True).like_photos([tmp_path / "letter.jpg"], top=1)
+        Photos([tmp_path / "letter.jpg"])

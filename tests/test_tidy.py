@@ -15,9 +15,10 @@ from conftest import SMALL
 from protonce.cli import main
 from protonce.data.sources import open_source
 from protonce.errors import UserError
+from protonce.label.findings import find_outliers
 from protonce.label.likeness import likeness, perceptual_hash, read_small, thumbnail
 from protonce.label.lookalikes import Pair, Pictures, Thresholds, find_pairs, group
-from protonce.label.tidy import find_outliers, tidy
+from protonce.label.tidy import tidy
 
 
 def scene(seed, side=96):

@@ -196,7 +196,7 @@ def test_look_alikes_are_marked_as_duplicates(page, report, tmp_path):
     groups.first.get_by_role("button", name="Mark copies as duplicates").click()
     page.get_by_role("button", name="Mark all copies as duplicates").click()
     found = read_table(table(page, tmp_path), run.images[0])
-    assert found.marks == dict.fromkeys(expected.copies_of(), "duplicate")
+    assert found.marks == dict.fromkeys(expected.copies(), "duplicate")
 
 
 def test_the_suggested_images_are_labelled_by_keys(page, report, tmp_path, capsys):
@@ -205,7 +205,7 @@ def test_the_suggested_images_are_labelled_by_keys(page, report, tmp_path, capsy
     page.get_by_role("link", name="Label", exact=True).click()
     queue = images(page.locator("#label-queue .thumb"))
     assert len(queue) == len({*queue}) == 20
-    assert not {*queue} & {*tidy(run, quiet=True).copies_of()}  # of look-alikes one
+    assert not {*queue} & {*tidy(run, quiet=True).copies()}  # of look-alikes one
     for name in ("one", "two"):
         page.get_by_label("Class", exact=True).fill(name)
         page.keyboard.press("Enter")

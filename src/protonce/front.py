@@ -105,10 +105,10 @@ class Run(protonce.run.Run):
             data: the images of the run, if they have moved.
         """
         from protonce.label.labels_file import take_labels
-        from protonce.label.search import open_search
+        from protonce.label.search import Photos, open_search
 
         known = None if labels is None else take_labels(labels, self.images[0])
-        return open_search(self, known, data, quiet=True).like_photos([Path(photo) for photo in photos], top)
+        return open_search(self, known, data, quiet=True).like_photos(Photos([Path(photo) for photo in photos]), top)
 
     def sort(
         self,

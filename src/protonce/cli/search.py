@@ -19,7 +19,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--label", metavar="TEXT", help="find other images like those with this label")
     parser.add_argument("--labels", type=Path, metavar="FILE", help="a .csv of labels (those of the images' folders)")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="number of images for each query (20)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write what is found to FILE.csv or FILE.json")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="also write what is found to FILE.csv, FILE.json or FILE.html"
+    )
     parser.add_argument("--data", metavar="DATA", help=MOVED_DATA)
 
 
@@ -34,23 +36,25 @@ def run(options: argparse.Namespace) -> None:
     if options.prototype is not None and prototype is None:
         raise UserError(f"--prototype {options.prototype!r:.80} is not of the form M:ID, such as 0:12")
     if options.out is not None:
-        if options.out.suffix not in (".csv", ".json"):
-            raise UserError(f"--out {options.out} must end in .csv or .json")
+        if options.out.suffix not in (".csv", ".json", ".html"):
+            raise UserError(f"--out {options.out} must end in .csv, .json or .html")
         if not options.out.parent.exists():
             raise UserError(f"--out {options.out}: the folder {options.out.parent} does not exist")
 
     from rich.console import Console
 
     from protonce.label.labels_file import take_labels
-    from protonce.label.search import open_search, write_hits
+    from protonce.label.search import Photos, open_search, write_hits
+    from protonce.report.search_page import write_search_page
     from protonce.run import load
     from protonce.tables import print_table
 
     loaded = load(options.run)
     labels = None if options.labels is None else take_labels(options.labels, loaded.images[0])
     images = open_search(loaded, labels, options.data)
-    if options.photos:
-        hits = images.like_photos(options.photos, options.top)
+    photos = Photos(options.photos) if options.photos else None
+    if photos is not None:
+        hits = images.like_photos(photos, options.top)
     elif prototype is not None:
         hits = images.like_prototype(int(prototype[1]), int(prototype[2]), options.top)
     else:
@@ -60,5 +64,9 @@ def run(options: argparse.Namespace) -> None:
         for hit in hits
     ]
     print_table(Console(highlight=False, markup=False), "lrlrl", ("like", "", "image", "similarity", "label"), rows)
-    if options.out is not None:
+    if images.index_recall < 1:
+        print(f"an index was searched: it finds {100 * images.index_recall:.1f} % of the ten nearest images")
+    if options.out is not None and options.out.suffix == ".html":
+        write_search_page(str(loaded.path), hits, images.source, photos, options.out)
+    elif options.out is not None:
         write_hits(hits, options.out)

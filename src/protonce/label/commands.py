@@ -10,12 +10,12 @@ from protonce.data.placing import check_folder
 from protonce.data.sources import Data
 from protonce.errors import UserError
 from protonce.files import check_new_file, csv_text, write_whole
+from protonce.label.findings import look_through
 from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import Predictions, predict, to_csv
 from protonce.label.labels_file import Given, Table, take_labels, take_table
 from protonce.label.suggested import keep_suggestions
 from protonce.label.suggestion import Strategy, suggest
-from protonce.label.tidy import look_through, read_pictures
 from protonce.progress import Steps
 from protonce.run import Run
 from protonce.tables import percent
@@ -78,8 +78,7 @@ def suggest_images(
     features, embeddings = run.features(source, "backbone", "momentum", steps=steps)
     left_out = [*table.marks]
     if source.sizes is not None:
-        odd = look_through(run, source, read_pictures(source, embeddings, steps), steps)
-        left_out += odd.copies_of({*known})
+        left_out += look_through(run, source, embeddings, steps).copies({*known})
     with steps.doing("choosing images"):
         chosen = suggest(features, budget, known, strategy, run.settings.seed, left_out)
     if not chosen:

@@ -1,5 +1,6 @@
 """`protonce search`: the images of a run that are most similar to photos, to a prototype, or to those of a label."""
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -14,8 +15,8 @@ from protonce.errors import UserError, one_line
 from protonce.evaluate.knn import neighbours
 from protonce.features import extract
 from protonce.files import csv_text, write_whole
+from protonce.label.index import Index, open_index
 from protonce.label.labels_file import BETWEEN, Labels
-from protonce.label.space import directions
 from protonce.progress import Steps
 from protonce.run import Run
 
@@ -76,13 +77,11 @@ class Searched:
     labels: Labels
     steps: Steps
 
-    def like_photos(self, paths: Sequence[Path], top: int) -> list[Hit]:
+    def like_photos(self, photos: Photos, top: int) -> list[Hit]:
         """The images that are most similar to each photo, by pooled features less their mean."""
-        asked = self.run.loader(Photos(paths))
-        query = extract(self.run.encoders[0].to(self.run.device).eval().features, asked)  # (q, D)
-        (known,) = self.run.features(self.source, "backbone", steps=self.steps)
-        mean = known.mean(dim=0)
-        return self._hits([str(path) for path in paths], known - mean, query - mean, top)
+        encoder = self.run.encoders[0].to(self.run.device).eval()
+        query = extract(encoder.features, self.run.loader(photos))  # (q, D)
+        return self._hits(photos.names, *self.index.search(query, top))
 
     def like_prototype(self, granularity: int, which: int, top: int) -> list[Hit]:
         """The images that are closest to a prototype, by embeddings of the momentum encoder.
@@ -101,7 +100,7 @@ class Searched:
                 f"--prototype {granularity}:{which}: prototypes of {granularity} are 0 to {len(centroids) - 1}"
             )
         (known,) = self.run.features(self.source, "momentum", steps=self.steps)
-        return self._hits([f"{granularity}:{which}"], known, centroids[which, None], top)
+        return self._hits([f"{granularity}:{which}"], *neighbours(known, centroids[which, None], top))
 
     def like_label(self, label: str, top: int) -> list[Hit]:
         """The images that are most similar to the mean of those with a label, which are left out.
@@ -115,19 +114,23 @@ class Searched:
             raise UserError(
                 f"no image is labelled {label!r:.80}; labels: {one_line(', '.join(known_labels), 300) or 'none'}"
             )
-        (known,) = self.run.features(self.source, "backbone", steps=self.steps)
-        x = directions(known)
-        other = torch.ones(len(x), dtype=torch.bool)
-        other[own] = False
-        return self._hits([label], x[other], x[own].mean(dim=0, keepdim=True), top, other.nonzero()[:, 0])
+        index = self.index
+        query = index.x[own].mean(dim=0, keepdim=True) + index.mean
+        similarity, found = index.search(query, top + len(own))
+        others = ~torch.isin(found[0], torch.tensor(own))
+        return self._hits([label], similarity[:, others][:, :top], found[:, others][:, :top])
 
-    def _hits(
-        self, queries: Sequence[str], known: Tensor, asked: Tensor, top: int, images: Tensor | None = None
-    ) -> list[Hit]:
-        if not len(known):
-            return []
-        similarity, found = neighbours(known, asked, top)  # (q, k) each
-        places = found if images is None else images[found]
+    @functools.cached_property
+    def index(self) -> Index:
+        """Of the images' features."""
+        return open_index(self.run, self.source, self.steps)
+
+    @property
+    def index_recall(self) -> float:
+        """Share of the ten nearest images that a search by photos or label finds; 1 if no index was needed."""
+        return self.index.recall if "index" in vars(self) else 1.0
+
+    def _hits(self, queries: Sequence[str], similarity: Tensor, found: Tensor) -> list[Hit]:
         files = self.source.files or [""] * len(self.source)
         return [
             Hit(
@@ -138,7 +141,7 @@ class Searched:
                 BETWEEN.join(self.labels.get(i, ())),
                 str(files[i]),
             )
-            for query, row, values in zip(queries, places.tolist(), similarity.tolist(), strict=True)
+            for query, row, values in zip(queries, found.tolist(), similarity.tolist(), strict=True)
             for rank, (i, value) in enumerate(zip(row, values, strict=True))
         ]
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from protonce.data.sources import Data, Source
 from protonce.errors import UserError
+from protonce.label.findings import Findings, look_through
 from protonce.label.suggested import kept_suggestions
 from protonce.label.suggestion import suggest
-from protonce.label.tidy import Tidied, look_through, read_pictures
 from protonce.progress import Steps
 from protonce.report import scatter
 from protonce.report.hierarchy import Floats, Ints, Level, levels
@@ -33,7 +33,7 @@ class Content:
     source: Source | None
     hierarchy: list[Level]
     against: Run | None  # the run to compare with
-    odd: Tidied | None  # look-alikes and outliers; None: not known
+    odd: Findings | None  # look-alikes and outliers; None: not known
     suggested: list[int]  # images to label first
     on_map: list[str] | None  # the classes that the map is restricted to; None: all images may be on it
     sample: Ints  # indices of the images on the map
@@ -65,14 +65,14 @@ def gather(
             raise
         missing = str(error)
     hierarchy = levels(run, embeddings)
-    odd: Tidied | None = None
+    odd: Findings | None = None
     suggested: list[int] = []
     places: dict[str, Floats] = {}
     if shown is not None and embeddings is not None and backbone is not None:
         assert source is not None
         if source.sizes is not None:
-            odd = look_through(run, source, read_pictures(source, embeddings, steps), steps)
-        copies = odd.copies_of() if odd else []
+            odd = look_through(run, source, embeddings, steps)
+        copies = odd.copies() if odd else []
         suggested = kept_suggestions(run) or suggest(embeddings, SUGGESTED, [], "typiclust", run.settings.seed, copies)
         maps = {
             name: backbone if r is run else r.features(shown, "backbone", steps=steps)[0]
@@ -95,7 +95,7 @@ def gather(
     )
 
 
-def shown_odd(odd: Tidied | None) -> list[int]:
+def shown_odd(odd: Findings | None) -> list[int]:
     """The images of the groups and outliers that the page shows."""
     if odd is None:
         return []

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from protonce.label.findings import Findings
 from protonce.label.lookalikes import Pair
-from protonce.label.tidy import Tidied
 from protonce.report import drawing, scatter
 from protonce.report.content import ODD, Content, shown_odd
 from protonce.report.hierarchy import Ints, Level, classes_of, cluster_purity
@@ -75,16 +75,16 @@ def _files(content: Content, listed: Ints) -> str | list[str | None] | None:
     page = content.run.path.resolve()
     roots = {file.removesuffix(name) for file, name in zip(source.files, source.names, strict=True)}
     if len(roots) == 1 and (root := roots.pop()).endswith(os.sep):
-        return _address(root, page)
-    return [_address(source.files[i], page) for i in listed]
+        return relative_address(root, page)
+    return [relative_address(source.files[i], page) for i in listed]
 
 
-def _address(path: str, page: Path) -> str:
-    """A path as an address relative to the folder of the page, so that both can be moved together."""
+def relative_address(path: str, page: Path) -> str:
+    """A path as an address relative to the folder of a page, so that both can be moved together."""
     return quote(os.fsencode(os.path.relpath(Path(path).resolve(), page)).replace(os.sep.encode(), b"/"))
 
 
-def _outliers(odd: Tidied | None, place: Ints) -> dict[str, Any] | None:
+def _outliers(odd: Findings | None, place: Ints) -> dict[str, Any] | None:
     if odd is None:
         return None
     found = zip(odd.outliers.images[:ODD].tolist(), odd.outliers.distances[:ODD].tolist(), strict=True)
@@ -92,7 +92,7 @@ def _outliers(odd: Tidied | None, place: Ints) -> dict[str, Any] | None:
     return {"images": images, "threshold": _short(odd.outliers.threshold)}
 
 
-def _alike(odd: Tidied | None, place: Ints) -> dict[str, Any] | None:
+def _alike(odd: Findings | None, place: Ints) -> dict[str, Any] | None:
     """Groups of look-alikes, each with its least certain kind and correlation."""
     if odd is None:
         return None
