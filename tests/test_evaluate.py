@@ -12,11 +12,14 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.neighbors import KNeighborsClassifier
 
+from pages import Text
+from protonce.cli import main
 from protonce.compare.leads import lead
 from protonce.errors import UserError
 from protonce.evaluate.clustering import ami
 from protonce.evaluate.knn import knn_accuracy, vote
 from protonce.evaluate.protocols import evaluate
+from protonce.importing import import_encoder
 from protonce.run import load
 
 
@@ -75,7 +78,7 @@ def test_evaluate_saves_its_result(trained, capsys):
     result = evaluate(trained, "knn", name="again")
     kept = json.loads((trained.path / "evaluations" / "knn-again.json").read_text())
     assert kept == result
-    assert kept.keys() == {"protocol", "metrics", "settings", "features", "data", "key"}
+    assert kept.keys() == {"protocol", "metrics", "settings", "features", "chance", "data", "key"}
     assert kept["data"]["test"]["images"] == 10
     assert "random fifth" in kept["data"]["split"]
     assert "accuracy" in capsys.readouterr().out
@@ -114,3 +117,24 @@ def test_lead_follows_its_definition(differences, leads):
     assert found.mean == pytest.approx(np.mean(differences))
     assert found.std == pytest.approx(np.std(differences, ddof=1))
     assert (found.positive, found.seeds) == (sum(d > 0 for d in differences), len(differences))
+
+
+def test_chance_and_random_weights_stand_beside_a_score(trained, others, tmp_path, capsys):
+    """Chance by hand; random weights by importing them and evaluating that run."""
+    found = trained.evaluate("knn", test=others)
+    assert found["chance"] == {"accuracy": 1 / 3, "momentum_accuracy": 1 / 3}
+    untrained, _ = import_encoder("untrained", tmp_path / "untrained", like=trained, quiet=True)
+    same = evaluate(untrained, "knn", train=trained.source(), test=str(others), quiet=True)["metrics"]
+    assert found["untrained"] == same
+    assert "untrained" not in trained.evaluate("lowshot", test=others, shots=[1], draws=2)
+    assert main(["evaluate", str(trained.path), "clustering", "--test", str(others)]) == 0
+    shown = capsys.readouterr().out
+    assert "chance" in shown
+    assert "untrained" in shown
+    result = trained.evaluations["clustering"]
+    assert result["chance"]["ami"] == 0
+    assert result["untrained"]["ami"] == pytest.approx(
+        evaluate(untrained, "clustering", test=str(others), quiet=True)["metrics"]["ami"]["mean"]
+    )
+    page = Text(trained.report()).text
+    assert "valuechanceuntrainedtested on" in page

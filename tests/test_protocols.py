@@ -35,7 +35,13 @@ def test_every_protocol_saves_its_result(protocol, trained, others, capsys):
     result = evaluate(trained, protocol, name="a", **test, **QUICK[protocol])
     kept = json.loads((trained.path / "evaluations" / f"{protocol}-a.json").read_text())
     assert kept == result
-    assert kept.keys() - {"details", "key", "remarks"} == {"protocol", "metrics", "settings", "features", "data"}
+    assert kept.keys() - {"chance", "details", "key", "remarks", "untrained"} == {
+        "protocol",
+        "metrics",
+        "settings",
+        "features",
+        "data",
+    }
     assert kept["settings"]["seed"] == 0
     assert kept["data"]["train"]["images"] == (30 if protocol in protocols.ONE_SET else 48)
     printed = capsys.readouterr().out

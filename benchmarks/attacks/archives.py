@@ -58,8 +58,8 @@ def _as_written(stage: Stage, suffix: str, data: bytes, outcome: Outcome) -> str
     """Each image has the features of its undamaged bytes, or its own checksum does not cover it, or it is said."""
     found = read_npz(stage.here / "x.npz")
     expected = stage.material.expected("trained", "embed")
-    rows = dict(zip(expected["names"].tolist(), expected["features"], strict=True))
-    names = found["names"].tolist()
+    rows = dict(zip(expected["name"].tolist(), expected["features"], strict=True))
+    names = found["name"].tolist()
     said = "could not be read" in outcome.out or "skipped" in outcome.out + outcome.err
     for name, row in zip(names, found["features"], strict=True):
         if name in rows and not np.allclose(row, rows[name], atol=1e-4) and not _unprotected(suffix, data):

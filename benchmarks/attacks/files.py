@@ -49,8 +49,8 @@ def _all_there(stage: Stage) -> str | None:
     """The ten images have their features, whatever lies beside them; a table lists its own."""
     found = read_npz(stage.here / "x.npz")
     expected = stage.material.expected("trained", "embed")
-    rows = dict(zip(found["names"].tolist(), found["features"], strict=True))
-    for name, row in zip(expected["names"].tolist(), expected["features"], strict=True):
+    rows = dict(zip(found["name"].tolist(), found["features"], strict=True))
+    for name, row in zip(expected["name"].tolist(), expected["features"], strict=True):
         got = rows.get(name, rows.get(f"data/{name}"))
         if got is None:
             return f"{name} is missing"

@@ -109,5 +109,5 @@ def _check_parquet(stage: Stage, expected: dict[str, object]) -> None:
     except Exception as error:
         stage.fail("wrong", f"x.parquet cannot be read: {error}")
         return
-    if names != list(expected["names"]):
+    if names != list(expected["name"]):
         stage.fail("wrong", "x.parquet has other names")

@@ -82,8 +82,8 @@ def _files(data: Path) -> list[str]:
 
 def _used_or_said(stage: Stage, data: Path, outcome: Outcome) -> str | None:
     found = read_npz(stage.here / "x.npz")
-    rows = found["names"].tolist()
-    for name in stage.material.expected("trained", "embed")["names"].tolist():
+    rows = found["name"].tolist()
+    for name in stage.material.expected("trained", "embed")["name"].tolist():
         if name not in rows:  # its features may differ a little: small images are resized to the largest side of all
             return f"{name} is missing"
     if not np.isfinite(found["features"]).all():

@@ -37,8 +37,10 @@ class Run(protonce.run.Run):
         See `protonce.evaluate.protocols.evaluate`.
         """
         from protonce.evaluate.protocols import evaluate
+        from protonce.untrained import untrained_like
 
-        return evaluate(self, protocol, train=train, test=test, quiet=True, **options)
+        with untrained_like(self) as untrained:
+            return evaluate(self, protocol, train=train, test=test, quiet=True, untrained=untrained, **options)
 
     def report(
         self,

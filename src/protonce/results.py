@@ -21,6 +21,8 @@ class Score:
     paper: str  # the paper's scores with the same data, k and protocol
     apart: Reference | None = None  # the paper's scores if one of these differs
     remark: str = ""  # what the name of the metric does not say
+    chance: str = ""  # score of guessing, if it is known
+    untrained: str = ""  # score of the same encoder with random weights, if it was evaluated
 
 
 def scores(result: Mapping[str, Any]) -> list[Score]:
@@ -46,9 +48,18 @@ def scores(result: Mapping[str, Any]) -> list[Score]:
                 paper=describe(reference) if reference and same else "",
                 apart=None if same else reference,
                 remark=str(remarks.get(metric, "")) if isinstance(remarks, Mapping) else "",
+                chance=_reference(result, "chance", metric),
+                untrained=_reference(result, "untrained", metric),
             )
         )
     return found
+
+
+def _reference(result: Mapping[str, Any], name: str, metric: str) -> str:
+    """The score of guessing or of random weights as text; empty: not known."""
+    known = result.get(name)
+    value = _number(known.get(metric)) if isinstance(known, Mapping) else None
+    return "" if value is None else f"{value:.3f}"
 
 
 def from_paper(found: Iterable[Score]) -> list[Excerpt]:

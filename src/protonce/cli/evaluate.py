@@ -33,6 +33,9 @@ def run(options: argparse.Namespace) -> None:
     """Evaluate the encoder of a run with one of the paper's protocols."""
     from protonce.evaluate.protocols import evaluate
     from protonce.run import load
+    from protonce.untrained import untrained_like
 
     given = chosen(PROTOCOLS[options.protocol], options)
-    evaluate(load(options.run), options.protocol, train=options.train, test=options.test, name=options.name, **given)
+    loaded, parts = load(options.run), {"train": options.train, "test": options.test}
+    with untrained_like(loaded) as untrained:
+        evaluate(loaded, options.protocol, **parts, name=options.name, untrained=untrained, **given)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ from protonce.tables import print_table
 ONE_SET = ("clustering", "information")
 FIFTH = "test images are a random fifth"
 ALWAYS_ONE = "always 1 with up to five classes"
+CHEAP = ("knn", "clustering")  # protocols whose scores of random weights are worth their time,
+FEW = 20_000  # up to so many images
 LONGEST = 200  # bytes of a file name without its suffix
 RUNNERS: dict[str, Callable[[Task], Outcome]] = {
     "knn": knn.protocol,
@@ -48,6 +51,7 @@ def evaluate(
     name: str | None = None,
     quiet: bool = False,
     again: bool = True,
+    untrained: Callable[[], Run] | None = None,
     **options: object,
 ) -> dict[str, Any]:
     """Evaluate a run, print the result, and save it to the run's `evaluations/`.
@@ -63,6 +67,7 @@ def evaluate(
         name: suffix of the file name, to save several evaluations with the same protocol.
         quiet: print nothing.
         again: False: return a saved result of the same weights, options and images instead of evaluating again.
+        untrained: returns the same encoder with random weights, whose scores are to stand beside; None: they are not.
         options: of the protocol, see `protonce.evaluate.options`.
 
     Raises:
@@ -82,15 +87,26 @@ def evaluate(
     outcome = RUNNERS[protocol](Task(run, labelled, tested, chosen, Steps(quiet), drafts))
     about = _about_split(labelled, tested, how, outcome)
     _remark_on_top5(outcome, about["classes"])
-    result = {"protocol": protocol, **_summary(outcome, chosen), "data": about, "key": key}
+    chance = _chance(outcome, tested)
+    result = {"protocol": protocol, **_summary(outcome, chosen), **chance, "data": about, "key": key}
     _remark_on_deviations(result)
     manifest.write(run.path, file, json.dumps(result, indent=2) + "\n")
     drafts.remove()
+    if untrained is not None and protocol in CHEAP and len(labelled) + len(tested) <= FEW:
+        other = untrained()
+        drafts = Drafts(other.path, "draft", key)
+        same = RUNNERS[protocol](Task(other, labelled, tested, chosen, Steps(quiet=True), drafts))
+        result["untrained"] = {metric: _mean(value) for metric, value in same.metrics.items()}
+        manifest.write(run.path, file, json.dumps(result, indent=2) + "\n")
     if not quiet:
         about_data = dict.fromkeys([*labelled.notes, *tested.notes])
         notes = [*outcome.notes, *about_data, how, f"features: {outcome.features}", f"saved to {run.path / file}"]
         _print(result, [labelled, tested], notes)
     return result
+
+
+def _mean(value: Any) -> float:
+    return float(value["mean"] if isinstance(value, dict) else value)
 
 
 def _summary(outcome: Outcome, chosen: Options) -> dict[str, Any]:
@@ -103,6 +119,17 @@ def _summary(outcome: Outcome, chosen: Options) -> dict[str, Any]:
         **({"remarks": outcome.remarks} if outcome.remarks else {}),
         **({"details": outcome.details} if outcome.details else {}),
     }
+
+
+def _chance(outcome: Outcome, tested: Source) -> dict[str, dict[str, float]]:
+    """The score of guessing for each metric of which it is known: always the most frequent class; AMI 0."""
+    if tested.marks is not None or tested.labels is None:
+        return {}
+    labels = [label for label in tested.labels if label not in outcome.left_out]
+    most = max(Counter(labels).values()) / len(labels)
+    known = {"accuracy": most, "momentum_accuracy": most, "top1": most, "ami": 0.0}
+    found = {m: known[m.partition("@")[0]] for m in outcome.metrics if m.partition("@")[0] in known}
+    return {"chance": found} if found else {}
 
 
 def _remark_on_top5(outcome: Outcome, classes: int) -> None:
@@ -167,8 +194,8 @@ def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> N
     sides = [describe_images(data[side]) for side in ("train", "test") if side in data]
     console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
     found = scores(result)
-    cells = [(score.metric, score.text, score.remark, score.paper) for score in found]
-    print_table(console, "lrll", ("metric", "value", "remark", "paper"), cells)
+    cells = [(s.metric, s.text, s.chance, s.untrained, s.remark, s.paper) for s in found]
+    print_table(console, "lrrrll", ("metric", "value", "chance", "untrained", "remark", "paper"), cells)
     for excerpt in from_paper(found):
         console.print(f"{HEADING}: {excerpt.title}", soft_wrap=True)
         print_table(console, "ll" + "r" * (len(excerpt.header) - 2), excerpt.header, excerpt.rows)

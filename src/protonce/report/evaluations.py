@@ -19,6 +19,8 @@ class Row:
     scores: dict[str, Score | None]  # by run; None: it does not have this metric
     remark: str
     paper: str
+    chance: str
+    untrained: str
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ def _evaluation(name: str, titles: list[str], results: Results) -> Evaluation:
         having = {title: one[metric] for title, one in found.items() if metric in one}
         remark = _of_each({title: score.remark for title, score in having.items()})
         paper = _of_each({title: score.paper for title, score in having.items()})
-        rows.append(Row(metric, {title: having.get(title) for title in titles}, remark, paper))
+        chance = _of_each({title: score.chance for title, score in having.items()})
+        untrained = _of_each({title: score.untrained for title, score in having.items()})
+        rows.append(Row(metric, {title: having.get(title) for title in titles}, remark, paper, chance, untrained))
     tested = {title: images_tested(result) for title, result in results.items()}
     tested_on = _of_each(tested)
     if len({_test_fingerprint(result) for result in results.values()}) > 1 and len(set(tested.values())) == 1:

@@ -133,6 +133,7 @@ def render(
         "verdict": VERDICTS[health.state] if health else "",
         "runs": list(titled(run, content.against)),
         "evaluations": evaluated,
+        "beside": [n for n in ("chance", "untrained") if any(getattr(row, n) for e in evaluated for row in e.rows)],
         "same_as_paper": any(row.paper for e in evaluated for row in e.rows),
         "evaluate": _evaluate_command(content),
         "label_command": shlex.join(
