@@ -159,7 +159,6 @@ def test_a_leak_is_an_image_that_another_set_shares(run, tmp_path, capsys):
 
 def test_the_threshold_decides(run):
     strict, usual = tidy(run, threshold=1.0, quiet=True), tidy(run, quiet=True)
-    assert {p.kind for p in strict.pairs} <= {"exact copy", "mirrored", "look-alike"}
     assert len(strict.pairs) < len(usual.pairs)
     assert 0.9 < usual.thresholds.copies <= 1.0
     for value in (0.0, 1.5, math.nan):

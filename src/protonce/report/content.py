@@ -19,6 +19,7 @@ from protonce.report.thumbnails import choose
 from protonce.run import Run
 
 ODD = 60  # number of outliers and of groups of look-alikes on the page
+COMPARED = 100_000  # images among which the page looks for look-alikes; the time grows with their square
 SUGGESTED = 20  # images to label first, unless `protonce suggest` has named others
 
 
@@ -70,7 +71,7 @@ def gather(
     places: dict[str, Floats] = {}
     if shown is not None and embeddings is not None and backbone is not None:
         assert source is not None
-        if source.sizes is not None:
+        if source.sizes is not None and n <= COMPARED:
             odd = look_through(run, source, embeddings, steps)
         copies = odd.copies() if odd else []
         suggested = kept_suggestions(run) or suggest(embeddings, SUGGESTED, [], "typiclust", run.settings.seed, copies)

@@ -136,9 +136,7 @@ def render(
         "beside": [n for n in ("chance", "untrained") if any(getattr(row, n) for e in evaluated for row in e.rows)],
         "same_as_paper": any(row.paper for e in evaluated for row in e.rows),
         "evaluate": _evaluate_command(content),
-        "label_command": shlex.join(
-            ["protonce", "label", str(run.path.resolve()), "labels.csv", "--out", "predictions.csv"]
-        ),
+        "label_command": f"{_command_on(run, 'label')} labels.csv --out predictions.csv",
         "heading": HEADING,
         "reported": from_paper(score for e in evaluated for row in e.rows for score in row.scores.values() if score),
         "figures": drawn,
