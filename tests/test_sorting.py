@@ -53,6 +53,21 @@ def test_by_label(trained, new, tmp_path):
     assert set(rows(tmp_path / "out")[0]) == {"name", "group", "confidence", "nearest", "similarity"}
 
 
+def test_what_else_is_new_does_not_change_the_label_of_an_image(trained, new, tmp_path):
+    """The run's labels, as `label` gives them, and those of new images depend on the run alone."""
+    labels = {name: label for i, (name, label) in enumerate(zip(*trained.images, strict=True)) if i % 4 == 1}
+    together = sort_images(trained, str(new), tmp_path / "all", labels=labels, quiet=True)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (new / together.names[1]).rename(alone / together.names[1])
+    single = sort_images(trained, str(alone), tmp_path / "one", labels=labels, quiet=True)
+    assert single.group == together.group[1:2]
+    assert single.confidence == pytest.approx(together.confidence[1:2], abs=1e-4)
+    own = dict(zip(trained.images[0], trained.label(labels).confidence, strict=True))
+    assert single.nearest[0] not in labels  # it is a copy of this image
+    assert single.confidence[0] == pytest.approx(own[single.nearest[0]], abs=1e-3)
+
+
 def test_what_is_like_no_image_fits_none():
     draw = torch.Generator().manual_seed(0)
     known = torch.randn(200, 6, generator=draw) * 0.1

@@ -81,7 +81,8 @@ class Run(protonce.run.Run):
         """
         from protonce.label.commands import suggest_images
 
-        return [self.images[0][i] for i in suggest_images(self, budget, labels, strategy, data=data, quiet=True)]
+        source = self.source(data)
+        return [source.names[i] for i in suggest_images(self, source, budget, labels, strategy, quiet=True)]
 
     def label(self, labels: "Given", *, min_confidence: float = 0.0, data: Data | None = None) -> "Predictions":
         """Labels of all images from those of some.
@@ -93,7 +94,7 @@ class Run(protonce.run.Run):
         """
         from protonce.label.commands import label_images
 
-        return label_images(self, labels, min_confidence, data=data, quiet=True)
+        return label_images(self, self.source(data), labels, min_confidence, quiet=True)
 
     def search(
         self, photos: Sequence[str | Path], *, top: int = 20, labels: "Given | None" = None, data: Data | None = None

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
 
 from protonce.data import scratch
-from protonce.data.listings import HEAD, Listing, has_no_suffix, is_image
-from protonce.data.pictures import looks_encoded
+from protonce.data.listings import Listing, has_no_suffix, is_image
+from protonce.data.pictures import HEAD, looks_encoded
 from protonce.errors import UserError
 
 ZIPS = (".zip",)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]  # (h, w, 3)
 HEIC_SUFFIXES = (".heic", ".heif")
 RAW_SUFFIXES = (".dng", ".nef", ".cr2", ".cr3", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw")
 INSTALL = "pip install 'protonce[photos]'"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from protonce.data.listings import HEAD, Listing, has_no_suffix, is_hidden, is_image
-from protonce.data.pictures import looks_encoded
+from protonce.data.listings import Listing, has_no_suffix, is_hidden, is_image
+from protonce.data.pictures import HEAD, looks_encoded
 
 
 @dataclass

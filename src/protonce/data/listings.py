@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from protonce.data.pictures import SUFFIXES
 
 T = TypeVar("T")
-HEAD = 16  # bytes by which an image without a suffix is recognised
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,11 @@ from PIL import Image, ImageOps
 
 from protonce.data import camera
 
-PLAIN_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-SUFFIXES = (*PLAIN_SUFFIXES, *camera.HEIC_SUFFIXES, *camera.RAW_SUFFIXES)
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"),
+    *camera.HEIC_SUFFIXES,
+    *camera.RAW_SUFFIXES,
+)
 # What a file is decides, not its name. Pillow knows more formats, among them some that start other programs.
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
 MAX_PIXELS = 178_000_000  # per image; 20,000 x 8,900 is allowed
@@ -26,11 +29,11 @@ OTHER_BYTES_PER_PIXEL = 12
 MAX_SIDE = 1_000_000  # Pillow and crops need memory per line, too
 BAND = 1 << 22  # pixels that are converted at once
 LARGE = 1 << 25  # pixels; larger images are decoded one at a time, not in all threads at once
-HEAD = 16  # bytes that tell the formats of cameras
+HEAD = 16  # bytes by which the format of a file is recognised
 HEADER_READS = 10_000  # of a file; usual headers need less than 100
 RUN_LENGTH_READS = 4_000_000  # of the pixels of a BMP, which Pillow reads two bytes at a time if they are compressed
 ROTATED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
-Pixels = NDArray[np.uint8]  # (h, w, 3)
+Pixels = camera.Pixels  # (h, w, 3)
 _ONE_LARGE = threading.Lock()
 
 # Pillow warns about large images and refuses very large ones; MAX_PIXELS replaces both.

@@ -7,10 +7,10 @@ import numpy as np
 from rich.console import Console
 
 from protonce.data.placing import check_folder
-from protonce.data.sources import Data
+from protonce.data.sources import Data, Source
 from protonce.errors import UserError
 from protonce.files import check_new_file, csv_text, write_whole
-from protonce.label.findings import look_through
+from protonce.label.findings import COMPARED, look_through
 from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import Predictions, predict, to_csv
 from protonce.label.labels_file import Given, Table, take_labels, take_table
@@ -51,8 +51,8 @@ def write_suggestions(
         UserError: an argument or the table of labels is invalid. Nothing has been written.
     """
     check_new_file(out)
-    chosen = suggest_images(run, budget, labels, strategy, data=data, quiet=quiet)
     source = run.source(data)
+    chosen = suggest_images(run, source, budget, labels, strategy, quiet=quiet)
     files = source.files or [""] * len(source)
     write_whole(out, csv_text(("name", "label", "file"), [(source.names[i], "", os.fspath(files[i])) for i in chosen]))
     keep_suggestions(run, [source.names[i] for i in chosen])
@@ -61,23 +61,25 @@ def write_suggestions(
 
 def suggest_images(
     run: Run,
+    source: Source,
     budget: int = 20,
     labels: Given | None = None,
     strategy: Strategy = "typiclust",
     *,
-    data: Data | None = None,
     quiet: bool = False,
 ) -> list[int]:
-    """Indices of the images to label first, the most useful first; for arguments see `write_suggestions`."""
+    """Indices of the images of `source` to label first, the most useful first; see `write_suggestions`.
+
+    Of more than 100,000 images look-alikes are not looked for, and several of them may be named.
+    """
     if budget < 1:
         raise UserError(f"--budget is {budget}; it must be 1 or more")
-    source = run.source(data)
     table = Table({}, {}) if labels is None else take_table(labels, source.names)
     known = sorted(table.labels)
     steps = Steps(quiet)
     features, embeddings = run.features(source, "backbone", "momentum", steps=steps)
     left_out = [*table.marks]
-    if source.sizes is not None:
+    if source.sizes is not None and len(source) <= COMPARED:
         left_out += look_through(run, source, embeddings, steps).copies({*known})
     with steps.doing("choosing images"):
         chosen = suggest(features, budget, known, strategy, run.settings.seed, left_out)
@@ -116,7 +118,7 @@ def write_labels(
     source = run.source(data)
     if folders is not None:
         check_folder(folders, source)
-    found = label_images(run, labels, min_confidence, data=data, quiet=quiet)
+    found = label_images(run, source, labels, min_confidence, quiet=quiet)
     if folders is not None:
         write_label_folders(source, found.label, folders, copy)
     write_whole(out, to_csv(source.names, found))
@@ -126,12 +128,11 @@ def write_labels(
 
 
 def label_images(
-    run: Run, labels: Given, min_confidence: float = 0.0, *, data: Data | None = None, quiet: bool = False
+    run: Run, source: Source, labels: Given, min_confidence: float = 0.0, *, quiet: bool = False
 ) -> Predictions:
-    """Labels of all images of a run from those of some; for arguments see `write_labels`."""
+    """Labels of all images of `source` from those of some; for arguments see `write_labels`."""
     if not 0 <= min_confidence <= 1:
         raise UserError(f"--min-confidence is {min_confidence}; it must be between 0 and 1")
-    source = run.source(data)
     known = take_labels(labels, source.names)
     (features,) = run.features(source, "backbone", steps=Steps(quiet))
     return predict(features, known, run.settings.seed, min_confidence)

@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protonce.data.sources import Source
-from protonce.evaluate.knn import neighbours
 from protonce.features import extract
 from protonce.files import write_whole
 from protonce.label.likeness import read_small
 from protonce.label.lookalikes import Edited, Pair, Pictures, Thresholds, choose_thresholds, find_pairs, group
+from protonce.label.nearest import nearest
 from protonce.progress import Steps
 from protonce.run import Run
 from protonce.ties import COSINE, ranks
 
 NEIGHBOUR = 5  # an image is as far out as its fifth neighbour is away, so that a few copies of it do not hide it
 FENCE = 1.5  # interquartile ranges above the third quartile (Tukey, 1977)
+COMPARED = 100_000  # images of which `suggest` and the page name look-alikes: to read more takes too long beside
 VERSION = 1  # of what is kept; to be raised when something else is found
 
 
@@ -160,7 +161,7 @@ def find_outliers(features: Tensor) -> Outliers:
     k = min(NEIGHBOUR, len(features) - 1)
     if k < 1:
         return Outliers(np.empty(0, dtype=np.int64), np.empty(0), float("inf"))
-    similarity, _ = neighbours(features, features, k, left_out=torch.arange(len(features)))
+    similarity, _ = nearest(features, features, k, left_out=torch.arange(len(features)))
     distance = 1 - similarity[:, -1].double().numpy()
     first, third = np.quantile(distance, [0.25, 0.75])
     threshold = float(third + FENCE * (third - first))

@@ -33,7 +33,9 @@ class Predictions:
     calibrated: bool  # whether `confidence` is the share of images that are expected to be right
 
 
-def predict(features: Tensor, labels: Labels, seed: int, min_confidence: float = 0.0) -> Predictions:
+def predict(
+    features: Tensor, labels: Labels, seed: int, min_confidence: float = 0.0, mean: Tensor | None = None
+) -> Predictions:
     """Label all images by the classifier that cross-validation prefers.
 
     Where an image has several labels, each image may get several.
@@ -43,6 +45,7 @@ def predict(features: Tensor, labels: Labels, seed: int, min_confidence: float =
         labels: of some images.
         seed: of the folds.
         min_confidence: below it an image gets no label.
+        mean: of the features that images are compared by, (D,); None: that of all images.
 
     Raises:
         UserError: all images have the same labels.
@@ -51,7 +54,7 @@ def predict(features: Tensor, labels: Labels, seed: int, min_confidence: float =
     given = [labels[i] for i in images.tolist()]
     if len({*given}) < 2:
         raise UserError(f"all labelled images are called {shown(given[0][0])}; label images of another class too")
-    x = directions(features)
+    x = directions(features, mean)
     answer = (several_labels if any(len(own) > 1 for own in given) else one_label)(x, images, given, seed)
     label, confidence = answer.label, answer.confidence.clone()
     for i, own in zip(images.tolist(), given, strict=True):

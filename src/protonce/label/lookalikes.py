@@ -13,8 +13,8 @@ from torch import Tensor
 from protonce import randomness
 from protonce.data.pictures import Pixels
 from protonce.data.sources import Source, random_order
-from protonce.evaluate.knn import neighbours
 from protonce.label.likeness import Small, likeness, perceptual_hash, thumbnail
+from protonce.label.nearest import nearest
 from protonce.ties import COSINE
 
 Kind = Literal["exact copy", "look-alike", "mirrored"]
@@ -142,13 +142,13 @@ def _neighbours_alike(pictures: Pictures, images: Tensor, distance: float) -> Te
     """Correlation of images (s,) with their sixth to tenth neighbours, 0 where these are farther than `distance`."""
     if len(pictures.features) <= max(OTHERS):
         return torch.empty(0)
-    _, nearest = neighbours(pictures.features, pictures.features[images], max(OTHERS), left_out=images)
-    j = nearest[:, min(OTHERS) - 1 :]
+    _, near = nearest(pictures.features, pictures.features[images], max(OTHERS), left_out=images)
+    j = near[:, min(OTHERS) - 1 :]
     i = images[:, None].expand_as(j).flatten()
     j = j.flatten()
-    near = _near(pictures, pictures, i, j, distance)
+    similar = _near(pictures, pictures, i, j, distance)
     found = torch.zeros(len(i))
-    found[near] = likeness(pictures.small.thumbs[i[near]], pictures.small.thumbs[j[near]]).correlation
+    found[similar] = likeness(pictures.small.thumbs[i[similar]], pictures.small.thumbs[j[similar]]).correlation
     return found
 
 
@@ -182,8 +182,8 @@ def _candidates(a: Pictures, b: Pictures, left: Tensor, right: Tensor) -> tuple[
         return left[:0], left[:0]
     pairs = []
     for known, asked in ((a.features[left], b.features[right]), (a.hashes[left], b.hashes[right])):
-        _, nearest = neighbours(known, asked, k, left_out=torch.arange(len(left)) if same else None)  # (q, k)
-        pairs.append(torch.stack([left[nearest].flatten(), right.repeat_interleave(k)], dim=1))
+        _, near = nearest(known, asked, k, left_out=torch.arange(len(left)) if same else None)  # (q, k)
+        pairs.append(torch.stack([left[near].flatten(), right.repeat_interleave(k)], dim=1))
     found = torch.cat(pairs)
     if same:
         found = found.sort(dim=1).values

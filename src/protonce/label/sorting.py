@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from protonce.files import csv_text
 from protonce.label.label_folders import write_label_folders
 from protonce.label.labelling import predict
 from protonce.label.labels_file import Given, take_labels
+from protonce.label.space import directions
 from protonce.progress import Steps
 from protonce.run import Run
 
@@ -77,7 +77,8 @@ def sort_images(
     similarity, nearest, threshold = fit(known, asked)
     confidence = None
     if known_labels is not None:
-        found = predict(torch.cat([known, asked]), known_labels, run.settings.seed, min_confidence)
+        mean = known.mean(dim=0)  # so that images get the same labels whatever comes with them
+        found = predict(torch.cat([known, asked]), known_labels, run.settings.seed, min_confidence, mean)
         group, confidence = found.label[len(known) :], found.confidence[len(known) :]
     else:
         which, _ = run.assign(source)[granularity]
@@ -99,7 +100,7 @@ def fit(known: Tensor, asked: Tensor) -> tuple[NDArray[np.float64], NDArray[np.i
         asked: features, (q, D).
     """
     mean = known.mean(dim=0)
-    x, y = F.normalize(known - mean, dim=1), F.normalize(asked - mean, dim=1)
+    x, y = directions(known, mean), directions(asked, mean)
     similarity, nearest = (found[:, 0].numpy() for found in neighbours(x, y, 1))
     if len(x) < 2:
         return similarity.astype(np.float64), nearest, -1.0

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from protonce.data.sources import Data, Source
 from protonce.errors import UserError
-from protonce.label.findings import Findings, look_through
+from protonce.label.findings import COMPARED, Findings, look_through
 from protonce.label.suggested import kept_suggestions
 from protonce.label.suggestion import suggest
 from protonce.progress import Steps
@@ -19,7 +19,6 @@ from protonce.report.thumbnails import choose
 from protonce.run import Run
 
 ODD = 60  # number of outliers and of groups of look-alikes on the page
-COMPARED = 100_000  # images among which the page looks for look-alikes; the time grows with their square
 SUGGESTED = 20  # images to label first, unless `protonce suggest` has named others
 
 

@@ -61,10 +61,10 @@ def payload(content: Content) -> dict[str, Any]:
 
 def _key(content: Content) -> str:
     """Identifies images and clusters: under it a browser keeps what a person says about them."""
-    parts = [content.run.config["data"]["fingerprint"], *content.names]
+    found = hashlib.sha256(content.run.config["data"]["fingerprint"].encode())  # of the names and sizes of the images
     for level in content.hierarchy:
-        parts.append(hashlib.sha256(level.assignment.astype(np.int64).tobytes()).hexdigest())
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        found.update(level.assignment.astype(np.int64).tobytes())
+    return found.hexdigest()[:16]
 
 
 def _files(content: Content, listed: Ints) -> str | list[str | None] | None:

@@ -1,0 +1,55 @@
+"""Nearest neighbours of all images: exact up to 100,000, among more in the lists that faiss's index names."""
+
+import importlib.util
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protonce.data.sources import random_order
+from protonce.evaluate.knn import neighbours
+
+EXACT = 100_000  # rows that are all compared; the time grows with their square
+TRAINED_ON = 64  # rows for each list
+PROBES = 32  # lists that are searched
+
+
+def nearest(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Cosine similarity and index of the k most similar rows of the bank, most similar first; (q, k) each.
+
+    Among very many rows a few neighbours may be missed.
+
+    Args:
+        bank: to search, (n, D).
+        queries: (q, D).
+        k: number of neighbours.
+        left_out: a row of the bank that is not a neighbour of each query, usually itself, (q,).
+    """
+    if len(bank) <= EXACT or importlib.util.find_spec("faiss") is None:
+        return neighbours(bank, queries, k, left_out)
+    similarity, found = _in_lists(F.normalize(bank, dim=1), F.normalize(queries, dim=1), k + (left_out is not None))
+    if left_out is not None:
+        keep = found != left_out[:, None]  # (q, k + 1)
+        keep[keep.all(dim=1), -1] = False
+        similarity, found = similarity[keep].view(-1, k), found[keep].view(-1, k)
+    short = (found < 0).any(dim=1)  # the lists had fewer rows
+    if short.any():
+        own = None if left_out is None else left_out[short]
+        similarity[short], found[short] = neighbours(bank, queries[short], k, own)
+    return similarity, found
+
+
+def _in_lists(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As `nearest`, of unit vectors; the index is -1 where the searched lists have too few."""
+    import faiss
+
+    n, dim = bank.shape
+    count = int(4 * n**0.5)
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, count, faiss.METRIC_INNER_PRODUCT)
+    x = bank.numpy()
+    index.train(x[np.sort(random_order(n, "nearest", seed=0)[: TRAINED_ON * count])])
+    index.add(x)
+    index.nprobe = PROBES
+    similarity, found = index.search(queries.numpy(), k)
+    return torch.from_numpy(similarity), torch.from_numpy(found)
