@@ -17,6 +17,7 @@ import torch
 
 import protonce
 from conftest import SMALL, stop_after_saving, train_until
+from processes import command, printed_by, start
 from protonce import checkpoints, manifest
 from protonce.errors import UserError
 from protonce.methods.registry import SYSTEMS
@@ -78,17 +79,15 @@ def test_resumed_within_an_epoch_is_uninterrupted_to_the_byte(
 )
 def test_a_signal_ends_after_the_step_with_a_checkpoint(photos, tmp_path, number, code):
     options = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()]
-    command = [sys.executable, "-m", "protonce", "train", str(photos), "--epochs", "400", "--no-report", *options]
     out = tmp_path / "run"
-    process = subprocess.Popen(
-        [*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
+    process = start(command, "train", photos, "--epochs", 400, "--no-report", *options, "--out", out)
     while not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text()):
-        assert process.poll() is None
+        assert process.is_alive(), printed_by(process)
         time.sleep(0.01)
-    process.send_signal(number)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == code
+    os.kill(process.pid, number)
+    process.join(timeout=60)
+    said = printed_by(process)
+    assert process.exitcode == code, said
     (stopped,) = re.findall(r"stopped after step (\d+) of epoch (\d+); continue with --resume", said)
     checkpoint = checkpoints.load(out)
     assert (checkpoint["begun"]["step"], checkpoint["epoch"] + 1) == tuple(map(int, stopped))
@@ -106,8 +105,8 @@ def test_killed_runs_resume_to_the_byte(large_photos, tmp_path, workers, runs, s
         (large_photos / f"class {i % 2}").mkdir(exist_ok=True)
         path.rename(large_photos / f"class {i % 2}" / path.name)
     script = Path(__file__).parent / "killed.py"
-    command = [sys.executable, script, large_photos, tmp_path, str(workers), str(runs), *systems]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent)
+    line = [sys.executable, script, large_photos, tmp_path, str(workers), str(runs), *systems]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=script.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("the same, epochs [1, 2, 3, 4]") == runs * len(systems)
     assert done.stdout.count("in checkpoint") >= len(systems)

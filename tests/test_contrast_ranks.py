@@ -1,25 +1,16 @@
 """SimCLR, BYOL and SwAV on two ranks: the losses, weights and queues of one process."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-from two_contrast import CASES, m_steps
+from processes import run_on_ranks
+from two_contrast import CASES, m_steps, m_steps_of_all
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")
-    script = Path(__file__).parent / "two_contrast.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, out]
-    done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    run_on_ranks(m_steps_of_all, out)
     return out
 
 

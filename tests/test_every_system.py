@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 import protonce
 from conftest import SMALL, train_until
+from processes import run_on_ranks
 from protonce.config import Settings, read_recipe, recipes
 from protonce.encoder import build
 from protonce.methods.registry import SYSTEMS, find, part
 from protonce.report.page import write_report
-from test_systems import start
 
 QUICK = ("deepcluster", "localagg", "swav")  # labels of an E-step, a bank with warm-up, views of several sizes
 # Batches of 15 do not divide the 48 photos. Tiles need views of 24 pixels.
@@ -69,11 +69,11 @@ def test_images_without_labels_and_weights_to_start_from(photos, without_labels,
 @pytest.fixture(scope="module")
 def two_ranks(photos, tmp_path_factory):
     """Train systems on two ranks, in one launch."""
+    from two_registered import train_all
 
     def train(names):
         out = tmp_path_factory.mktemp("two")
-        done = start(Path(__file__).parent / "two_registered.py", photos, out, *names, ranks=2)
-        assert done.returncode == 0, done.stderr[-3000:]
+        run_on_ranks(train_all, photos, out, names)
         return out
 
     return train

@@ -2,8 +2,7 @@
 
 import csv
 import json
-import subprocess
-import sys
+import time
 
 import numpy as np
 import pytest
@@ -12,8 +11,10 @@ from safetensors.torch import load_file
 
 import protonce
 from conftest import SMALL
+from processes import printed_by, start
 from protonce import journal
 from protonce.errors import UserError
+from protonce.run.writing import locked
 
 
 def test_the_run_folder_is_as_designed(trained):
@@ -58,17 +59,23 @@ def test_instance_only_runs_are_clustered_for_the_record(photos, tmp_path):
     assert len(run.prototypes) == 2
 
 
+def hold_the_lock(path):
+    with locked(path):
+        print("mine", flush=True)
+        time.sleep(60)
+
+
 def test_two_processes_do_not_train_into_one_folder(photos, trained):
-    holder = "import sys, time; from pathlib import Path; from protonce.run.writing import locked\n"
-    holder += "with locked(Path(sys.argv[1])):\n    print('mine', flush=True)\n    time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", holder, str(trained.path)], stdout=subprocess.PIPE, text=True)
+    process = start(hold_the_lock, trained.path)
     try:
-        assert process.stdout.readline() == "mine\n"
+        while "mine" not in printed_by(process):
+            assert process.is_alive()
+            time.sleep(0.01)
         with pytest.raises(UserError, match=r"another process is training in .*; wait for it"):
             protonce.train(photos, trained.path, resume=True, quiet=True)
     finally:
         process.kill()
-        process.wait()
+        process.join()
     protonce.train(photos, trained.path, resume=True, quiet=True)  # killed: the lock is gone with it
 
 

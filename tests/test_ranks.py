@@ -13,9 +13,10 @@ import torch
 
 import protonce
 from conftest import SMALL
+from processes import command, run_on_ranks
 from protonce.context import Context
 from protonce.errors import UserError
-from two_ranks import CASES, exchange, m_step
+from two_ranks import CASES, m_steps_and_exchange
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 OPTIONS = [f"--{name.replace('_', '-')}={str(value).strip('[]').replace(' ', '')}" for name, value in SMALL.items()]
@@ -28,6 +29,7 @@ def torchrun(*words, **options):
 
 
 def train_on_two(photos, out, *more, restarts=0):
+    """By torchrun itself, which the slow tests of this file use."""
     restart = ["--max-restarts", restarts, "--monitor-interval", "0.1"]
     return torchrun(*restart, "-m", "protonce", "train", photos, "--out", out, "--no-report", *OPTIONS, *more)
 
@@ -36,12 +38,8 @@ def train_on_two(photos, out, *more, restarts=0):
 def two_ranks(tmp_path_factory):
     """What two ranks left, and in the same folder what one process leaves."""
     out = tmp_path_factory.mktemp("ranks")
-    process = torchrun(Path(__file__).parent / "two_ranks.py", out)
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
-    for case in CASES:
-        m_step(out, *case)
-    exchange(out)
+    run_on_ranks(m_steps_and_exchange, out)
+    m_steps_and_exchange(out)
     return out
 
 
@@ -92,9 +90,8 @@ def undisturbed(photos, tmp_path_factory):
 
 def test_a_run_on_two_ranks_is_the_run_on_one(photos, tmp_path):
     """The first epoch, in which nothing but rounding and the twin's running statistics differs."""
-    process = train_on_two(photos, tmp_path / "two", "--epochs", 3)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    words = ["train", photos, "--out", tmp_path / "two", "--no-report", "--epochs", 3, *OPTIONS]
+    run_on_ranks(command, *words)
     two = protonce.load(tmp_path / "two")
     one = protonce.train(photos, tmp_path / "one", epochs=3, quiet=True, **SMALL)
     for name in ("loss", "instance_accuracy", "instance_chance"):

@@ -4,7 +4,6 @@ A system here is trained, stopped and resumed to the byte, by the same loop and 
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from torch import nn
 
 import protonce
 from conftest import SMALL, train_until
+from processes import run_on_ranks
 from protonce.data.views import ViewSpec
 from protonce.errors import UserError
 from protonce.evaluate.protocols import evaluate
@@ -291,9 +291,10 @@ def test_the_page_says_whether_training_saw_the_labels(photos, tmp_path):
 
 @pytest.fixture(scope="module")
 def on_two_ranks(photos, tmp_path_factory):
+    from two_systems import train_all
+
     out = tmp_path_factory.mktemp("two")
-    done = start(Path(__file__).parent / "two_systems.py", photos, out, ranks=2)
-    assert done.returncode == 0, done.stderr
+    run_on_ranks(train_all, photos, out)
     return out
 
 
@@ -322,7 +323,7 @@ def test_the_example_of_the_docs_trains_on_two_ranks(photos, tmp_path, on_two_ra
 
 
 def example(tmp_path, **more):
-    """The class of the docs, as a module that torchrun can start too."""
+    """The class of the docs, as a module that Python can start."""
     options = {k: v for k, v in SETTINGS.items() if k != "quiet"} | {"epochs": 3, "hidden": 8, **more}
     text = EXAMPLE.replace('"builtin", "runs/simsiam"', "sys.argv[1], sys.argv[2]").replace(
         "epochs=20, hidden=32", f"**{options}"
@@ -330,14 +331,6 @@ def example(tmp_path, **more):
     path = tmp_path / "simsiam.py"
     path.write_text("import sys\n" + text)
     return path
-
-
-def start(path, *words, ranks=1):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [*(launcher if ranks > 1 else [sys.executable]), str(path), *map(str, words)]
-    return subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
-    )
 
 
 def test_the_example_of_the_docs_is_short():
@@ -348,7 +341,8 @@ def test_the_example_of_the_docs_is_short():
 def test_the_example_of_the_docs_works_everywhere(photos, tmp_path):
     """Trained from its file: progress, health, page, evaluation."""
     module = example(tmp_path)
-    done = start(module, photos, tmp_path / "one")
+    command = [sys.executable, module, photos, tmp_path / "one"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "SimSiam, recipe small-v2" in done.stderr
     assert re.search(r"epoch 3/3  similarity loss -0\.\d+  ", done.stderr)

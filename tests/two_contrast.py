@@ -1,9 +1,5 @@
-"""M-steps of each system of `CASES` on as many ranks as torchrun starts; each leaves its losses and state in a file.
+"""M-steps of each system of `CASES` on as many ranks as are started; each leaves its losses and state in a file."""
 
-torchrun --nproc-per-node 2 tests/two_contrast.py OUT
-"""
-
-import sys
 from pathlib import Path
 
 import torch
@@ -49,7 +45,6 @@ def m_steps(out, name):
     torch.save({"losses": losses, "state": state}, Path(out) / f"{name}-{ranks.rank}of{ranks.world_size}.pt")
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def m_steps_of_all(out):
     for case in CASES:
-        m_steps(sys.argv[1], case)
+        m_steps(out, case)

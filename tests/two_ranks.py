@@ -1,9 +1,5 @@
-"""One M-step on as many ranks as torchrun starts; each leaves its loss, gradients and state in a file.
+"""One M-step on as many ranks as are started; each leaves its loss, gradients and state in a file."""
 
-torchrun --nproc-per-node 2 tests/two_ranks.py OUT
-"""
-
-import sys
 from pathlib import Path
 
 import torch
@@ -96,8 +92,7 @@ def exchange(out):
     torch.save(found, Path(out) / f"exchange-rank{ranks.rank}of{ranks.world_size}.pt")
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def m_steps_and_exchange(out):
     for case in CASES:
-        m_step(sys.argv[1], *case)
-    exchange(sys.argv[1])
+        m_step(out, *case)
+    exchange(out)

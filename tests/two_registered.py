@@ -1,12 +1,6 @@
-"""Train registered systems for two epochs, on as many ranks as torchrun starts.
+"""Train registered systems for two epochs, on as many ranks as are started."""
 
-torchrun --nproc-per-node 2 tests/two_registered.py PHOTOS OUT NAME...
-"""
-
-import sys
 from pathlib import Path
-
-import torch
 
 import protonce
 from test_every_system import SETTINGS
@@ -19,7 +13,6 @@ def train(photos, out, name):
     return protonce.train(photos, Path(out) / name, encoder=network(), **settings)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for method in sys.argv[3:]:
-        train(sys.argv[1], sys.argv[2], method)
+def train_all(photos, out, names):
+    for name in names:
+        train(photos, out, name)

@@ -1,9 +1,5 @@
-"""Every kind of system of test_systems.py for two epochs, on as many ranks as torchrun starts.
+"""Every kind of system of test_systems.py for two epochs, on as many ranks as are started."""
 
-torchrun --nproc-per-node 2 tests/two_systems.py PHOTOS OUT
-"""
-
-import sys
 from pathlib import Path
 
 import torch
@@ -26,7 +22,6 @@ def train(photos, out, kind):
     return protonce.train(photos, Path(out) / kind.__name__, method=kind, encoder=network(), **settings)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def train_all(photos, out):
     for kind in [*KINDS, SimSiam]:
-        train(sys.argv[1], sys.argv[2], kind)
+        train(photos, out, kind)
