@@ -78,7 +78,7 @@ def test_the_command(trained, photos, tmp_path, capsys):
     assert (tmp_path / unquote(address)).samefile(photo)
 
 
-def clumped(n=4000, dim=32):
+def clumped(n=4000, dim=8):
     """Vectors in clumps, and noise."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(40, dim, generator=generator)
@@ -98,13 +98,14 @@ def test_the_quantised_index_finds_nearly_the_same_and_states_how_often():
     pytest.importorskip("faiss")
     x = clumped()
     index, flat = quantised_index(x), flat_index(x)
-    _, exact = flat.search(x, 10)
-    similarity, found = index.search(x, 10)
+    asked = x[::5]
+    _, exact = flat.search(asked, 10)
+    similarity, found = index.search(asked, 10)
     hits = [len({*a} & {*b}) / 10 for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
     assert index.recall > 0.9
     assert sum(hits) / len(hits) == pytest.approx(index.recall, abs=0.05)
-    unit = flat.x
-    assert (similarity - (unit[:, None] * unit[found]).sum(dim=2)).abs().max() < 1e-5  # exact, of what it finds
+    unit = flat.x[::5]
+    assert (similarity - (unit[:, None] * flat.x[found]).sum(dim=2)).abs().max() < 1e-5  # exact, of what it finds
 
 
 def test_a_large_run_keeps_its_index(tmp_path, monkeypatch):
