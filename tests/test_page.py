@@ -98,7 +98,7 @@ def test_the_health_and_the_cards_are_of_the_same_prototypes(page, trained):
 
 
 def test_the_first_screen_has_no_word_of_the_paper(page, trained):
-    """Before a person opens a "What is this?": neither in the page's own text nor in what the script adds to it."""
+    """Before a person opens a "What is this?"; what the script adds is tested in a browser."""
     (glance,) = re.findall(r'<section data-view="glance".*?</section>', page.page, re.DOTALL)
     seen = re.sub(r"<details.*?</details>", "", glance, flags=re.DOTALL)
     for word in ("φ", "phi", "NMI", "effective rank", "equation", "eq.", "prototype", "ImageNet"):

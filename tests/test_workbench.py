@@ -1,6 +1,7 @@
 """The page as a workbench, in a real browser: look, select, label, undo, keep, download."""
 
 import csv
+import os
 import shutil
 
 import pytest
@@ -68,6 +69,17 @@ def table(page, folder):
     waiting.value.save_as(path)
     assert waiting.value.suggested_filename == "labels.csv"
     return path
+
+
+def test_the_first_screen_has_no_word_of_the_paper(page):
+    """What a person sees, clusters included, before "What is this?" is opened."""
+    seen = page.locator("section[data-view=glance]").inner_text()
+    assert "The largest clusters" in seen
+    assert page.locator("#largest .thumb").count() > 0
+    for word in ("φ", "phi", "NMI", "effective rank", "equation", "eq.", "prototype", "ImageNet"):
+        assert word not in seen
+    page.get_by_text("What is this?").first.click()
+    assert "In the words of the paper" in page.locator("section[data-view=glance]").inner_text()
 
 
 def test_an_image_opens_in_a_large_view(inside, report):
@@ -222,6 +234,25 @@ def test_the_suggested_images_are_labelled_by_keys(page, report, tmp_path, capsy
     assert found.labels == {image: (name,) for image, name in zip(queue, keys, strict=True)}
     assert main(["label", str(report.parent), str(path), "--out", str(tmp_path / "all.csv")]) == 0
     assert f"labels of {len(run.images[0])} of {len(run.images[0])} images, 20 of them given" in capsys.readouterr().out
+
+
+def test_a_name_that_is_not_utf8_is_downloaded_byte_by_byte(open_page, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(8):
+        scene(i).save(photos / (os.fsdecode(b"caf\xe9.png") if i == 0 else f"{i}.png"))
+    run = protonce.train(photos, tmp_path / "run", epochs=1, quiet=True, **{**SMALL, "clusters": [2], "batch_size": 4})
+    page = open_page(write_report(run, quiet=True))
+    for cluster in (0, 1):
+        page.goto(f"{run.path.as_uri()}/report.html#clusters/0/{cluster}")
+        page.wait_for_function(f"() => document.querySelector('#cluster-view h3').innerText.includes('{cluster}')")
+        thumbs(page).nth(0).click(modifiers=["ControlOrMeta"])
+        thumbs(page).nth(thumbs(page).count() - 1).click(modifiers=["Shift"])
+    page.locator("#selection-label").fill("place")
+    page.keyboard.press("Enter")
+    path = table(page, tmp_path)
+    assert b"caf\xe9.png,place," in path.read_bytes()
+    assert read_table(path, run.images[0]).labels == {image: ("place",) for image in range(8)}
 
 
 def test_a_table_is_opened_for_labelling(page, report, tmp_path):
