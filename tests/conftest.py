@@ -200,6 +200,23 @@ def trained(trained_once, tmp_path_factory):
     return protonce.load(shutil.copytree(trained_once, tmp_path_factory.mktemp("runs") / "run"))
 
 
+@pytest.fixture
+def few_compared():
+    """Look-alikes are found by few comparisons, for tests that look at other things: a page takes half of its time."""
+    with pytest.MonkeyPatch.context() as patch:  # a test may undo its own changes
+        patch.setattr("protonce.label.lookalikes.SAMPLE", 4)
+        patch.setattr("protonce.label.lookalikes.NEAREST", 1)
+        yield
+
+
+@pytest.fixture
+def quick_page(few_compared):
+    """And charts are made but not drawn, for tests of other parts of the page: it takes a fifth of its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("protonce.report.drawing.svg", lambda figure: "<svg></svg>")
+        yield
+
+
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
     "--disable-sync --no-first-run"

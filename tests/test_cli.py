@@ -17,6 +17,7 @@ from protonce.cli import main
 from protonce.config import Settings
 from protonce.methods.options.pcl import PCLOptions
 
+pytestmark = pytest.mark.usefixtures("quick_page")
 HEAVY = ("torch", "timm", "sklearn", "faiss", "numpy", "PIL", "rich", "matplotlib", "bokeh", "jinja2")
 
 

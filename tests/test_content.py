@@ -16,6 +16,8 @@ from protonce.report.hierarchy import NO_LABEL
 from protonce.report.page import write_report
 from protonce.run import Run, read_assignments
 
+pytestmark = pytest.mark.usefixtures("quick_page")
+
 
 def test_a_run_of_60_images_without_labels_and_with_one_granularity(tmp_path):
     settings = {**SMALL, "clusters": [5]}

@@ -119,7 +119,7 @@ def test_lead_follows_its_definition(differences, leads):
     assert (found.positive, found.seeds) == (sum(d > 0 for d in differences), len(differences))
 
 
-def test_chance_and_random_weights_stand_beside_a_score(trained, others, tmp_path, capsys):
+def test_chance_and_random_weights_stand_beside_a_score(quick_page, trained, others, tmp_path, capsys):
     """Chance by hand; random weights by importing them and evaluating that run."""
     found = trained.evaluate("knn", test=others)
     assert found["chance"] == {"accuracy": 1 / 3, "momentum_accuracy": 1 / 3}

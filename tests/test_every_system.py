@@ -19,6 +19,7 @@ from protonce.encoder import build
 from protonce.methods.registry import SYSTEMS, find, part
 from protonce.report.page import write_report
 
+pytestmark = pytest.mark.usefixtures("few_compared")
 QUICK = ("deepcluster", "localagg", "swav")  # labels of an E-step, a bank with warm-up, views of several sizes
 # Batches of 15 do not divide the 48 photos. Tiles need views of 24 pixels.
 SETTINGS = {**SMALL, "image_size": 24, "batch_size": 15, "epochs": 3, "quiet": True}

@@ -11,6 +11,7 @@ import pytest
 from conftest import SMALL
 from protonce.cli import build_parser, main
 
+pytestmark = pytest.mark.usefixtures("quick_page")
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -29,6 +29,7 @@ from protonce.report import scatter
 from protonce.report.page import write_report
 from protonce.run import load
 
+pytestmark = pytest.mark.usefixtures("quick_page")
 KINDS = ("backbone", "query", "momentum")
 
 
@@ -52,7 +53,7 @@ def passes(monkeypatch):
     return counts
 
 
-EDITED = 3 * 48  # copies of the images, by which the first page chooses the threshold of look-alikes
+EDITED = 3 * 4  # copies of images, by which the first page chooses the threshold of look-alikes; see `few_compared`
 
 
 def kept(run):

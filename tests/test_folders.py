@@ -19,6 +19,8 @@ from protonce.files import csv_text
 from protonce.report.folders import write_folders
 from protonce.report.page import write_report
 
+pytestmark = pytest.mark.usefixtures("quick_page")
+
 
 def test_clusters_become_folders_of_links(trained, photos, tmp_path):
     assert write_folders(trained, tmp_path / "out", quiet=True) == 48

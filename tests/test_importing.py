@@ -12,12 +12,31 @@ from torch import nn
 
 import protonce
 from conftest import SMALL
+from protonce import importing
 from protonce.cli import main
 from protonce.encoder import build
 from protonce.errors import UserError
 from protonce.evaluate.protocols import evaluate
 from protonce.importing import import_encoder
 from protonce.run import load
+
+pytestmark = pytest.mark.usefixtures("few_compared")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def architectures_once():
+    """A file is compared with the tensors of sixteen architectures of timm; each is built once for all tests."""
+    build_tensors, built = importing._tensors, {}
+
+    def tensors(backbone, given):
+        key = (backbone, *(given.get(name) for name in ("width", "stem", "image_size")))
+        if key not in built:
+            built[key] = build_tensors(backbone, given)
+        return built[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importing, "_tensors", tensors)
+        yield
 
 
 def resnet18(seed, **options):

@@ -15,6 +15,7 @@ from protonce.report.map_classes import choose_classes, sample_of
 from protonce.report.page import write_report
 from protonce.run import Run
 
+pytestmark = pytest.mark.usefixtures("quick_page")
 LABELS = ["pear", "fig", "", "apple", "fig", "kiwi", "pear", "apple"]
 
 

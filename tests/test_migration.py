@@ -19,6 +19,7 @@ from protonce.prototypes import Prototypes
 from protonce.report.page import write_report
 from protonce.run.checking import check_run
 
+pytestmark = pytest.mark.usefixtures("quick_page")
 PCLS = {"terms": "both", "negatives": 16000, "prototype_weight": 1.0, "warmup_epochs": 1, "ramp_epochs": 0}
 NEW = ("record_every", "optimizer", "lr_warmup_epochs", "lr_final", "clip_gradients")
 NEW_IN_3 = {

@@ -12,6 +12,8 @@ from protonce.evaluate.protocols import evaluate
 from protonce.methods.random import Random
 from protonce.report.page import write_report
 
+pytestmark = pytest.mark.usefixtures("quick_page")
+
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars", "adamw"])
 def test_the_weights_are_those_of_the_start_to_the_byte(photos, tmp_path, monkeypatch, optimizer):

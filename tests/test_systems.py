@@ -32,6 +32,7 @@ from protonce.momentum import rising_momentum, twin_of, update_twin
 from protonce.prototypes import cluster
 from protonce.report.page import write_report
 
+pytestmark = pytest.mark.usefixtures("quick_page")
 DOCS = Path(__file__).parents[1] / "docs" / "systems.md"
 EXAMPLE = re.search(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[1]
 
