@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import runpy
 import sys
 import tempfile
 from multiprocessing.connection import wait
@@ -42,6 +43,52 @@ def _call(output, environment, function, arguments):
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+class Module:
+    """`python -m MODULE WORD...` with what is used of `subprocess.Popen`, started by the server.
+
+    Args:
+        command: of Popen.
+        env: of Popen.
+        stdout: a file; what it prints as an error goes there too.
+        stderr: the same file.
+        stdin: None or `subprocess.PIPE`.
+    """
+
+    def __init__(self, command, *, env, stdout, stderr, stdin=None):
+        _, flag, module, *words = command
+        assert (flag, stderr) == ("-m", stdout)
+        reader = None
+        if stdin is not None:
+            reader, writer = _server.Pipe(duplex=False)
+            self.stdin = os.fdopen(os.dup(writer.fileno()), "wb")
+            writer.close()
+        arguments = (stdout.name, env, _run_module, (module, words, reader))
+        self.process = _server.Process(target=_call, args=arguments)
+        self.process.start()
+        if reader is not None:
+            reader.close()
+        self.terminate, self.kill = self.process.terminate, self.process.kill
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def poll(self):
+        return self.process.exitcode
+
+    def wait(self, timeout=None):
+        self.process.join(timeout)
+        return self.process.exitcode
+
+
+def _run_module(module, words, reader):
+    if reader is not None:
+        os.dup2(reader.fileno(), 0)
+        sys.stdin = os.fdopen(0, closefd=False)
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def command(*words):

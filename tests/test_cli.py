@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import SMALL
+from processes import command, printed_by, start
 from protonce.cli import main
 from protonce.config import Settings
 from protonce.methods.options.pcl import PCLOptions
@@ -156,10 +157,22 @@ def test_names_that_are_no_text(trained, photos, tmp_path):
     (folder / "slope0" / "00.png").rename(folder / "slope0" / os.fsdecode(b"\xe9.png"))
     assert main(["embed", str(trained.path), str(folder), "--out", str(tmp_path / "e.parquet")]) == 0
     assert "slope0/\ufffd.png" in pyarrow.parquet.read_table(tmp_path / "e.parquet")["name"].to_pylist()
-    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
-    line = [sys.executable, "-m", "protonce", "evaluate", str(trained.path), "clustering", "--test", str(folder)]
-    shown = subprocess.run(line, capture_output=True, env=strict, check=True).stdout
-    assert b"photos-\\udcff" in shown
+    process = start(on_a_strict_terminal, "evaluate", trained.path, "clustering", "--test", folder)
+    process.join()
+    assert process.exitcode == 0
+    assert "photos-\\udcff" in printed_by(process)
+
+
+def on_a_strict_terminal(*words):
+    """`protonce` as PYTHONIOENCODING=utf-8:strict makes it print."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="strict")
+    command(*words)
+
+
+def test_the_module_is_the_command():
+    shown = subprocess.run([sys.executable, "-m", "protonce", "--help"], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("usage: protonce")
 
 
 def test_options_win_over_the_file_and_the_file_over_the_recipe(photos, tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from processes import Module
 from protonce.cli import main
 from protonce.compare import budget, running
 from protonce.compare.budget import Pace, epochs_in
@@ -87,6 +88,7 @@ def test_epochs_in_equal_time_are_the_most_that_fit(early, after, seconds):
 
 
 def test_equal_time_is_a_whole_number_of_epochs_by_the_measured_pace(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "TURNS", 2)
     images = Images(str(photos), None, 0, 0.2)
     rows = make_rows(images, ["moco", "pcl", "random"], SMALL, "small-v2", 0)
     said = []
@@ -234,6 +236,7 @@ def test_mistakes_are_said_before_anything_is_written(photos, tmp_path, capsys, 
 
 
 def test_a_comparison_from_training_to_its_page(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(running.subprocess, "Popen", Module)
     systems, out = ["moco", "pcl"], tmp_path / "out"
     given = {**SMALL, "scores": ["knn"], "recipe": "small-v2", "warmup_epochs": 1, "held_out": 0.2}
     found = compare(str(photos), out, systems, [3], epochs=2, **given)

@@ -24,26 +24,19 @@ CLASS_MEANS = [
 
 
 @pytest.fixture
-def short_demo(tmp_path, monkeypatch):
-    """Two epochs of a few of the images, in the processes that the demo starts too."""
-    recipe = {
-        **config.read_recipe("demo"),
-        "epochs": 2,
-        "warmup_epochs": 1,
-        "width": 4,
-        "limit": 300,
-        "clusters": [10, 20],
-    }
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        f"import protonce.config as c\nread = c.read_recipe\n"
-        f"c.read_recipe = lambda name: {recipe!r} if name == 'demo' else read(name)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(site))
+def short_demo(monkeypatch):
+    """Two epochs of a few of the images."""
+    command = demo._command
+
+    def short(out, name, seed):
+        options = "--epochs 2 --width 4 --limit 300 --clusters 10,20"
+        return [*command(out, name, seed), *options.split(), *(("--warmup-epochs", "1") if name == "pcl" else ())]
+
+    monkeypatch.setattr(demo, "_command", short)
 
 
-def test_demo(short_demo, tmp_path, capsys):
+@pytest.mark.slow
+def test_demo(short_demo, few_compared, tmp_path, capsys):
     out = tmp_path / "demo"
     assert main(["demo", "--out", str(out), "--seed", "3"]) == 0
     shown = capsys.readouterr().out

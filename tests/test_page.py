@@ -106,7 +106,7 @@ def test_the_first_screen_has_no_word_of_the_paper(page, trained):
     assert "Clusters" in seen
 
 
-def test_originals_are_linked_relative_to_the_page(page, trained, photos, tmp_path):
+def test_originals_are_linked_relative_to_the_page(page, quick_page, trained, photos, tmp_path):
     """So that run and images can be moved together; of a table each has an address of its own."""
     folder = page.data["files"]
     assert (Path(trained.path) / unquote(folder)).resolve() == photos.resolve()
@@ -137,7 +137,7 @@ def test_the_command_on_the_page_trains_the_same_run(page, trained, tmp_path):
     assert ours == again
 
 
-def test_the_command_quotes_paths_and_lists(trained, tmp_path, monkeypatch):
+def test_the_command_quotes_paths_and_lists(quick_page, trained, tmp_path, monkeypatch):
     """A place with spaces and a comma, relative when it was named; and a list with nothing in it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained.path, "my run, the first")
@@ -152,12 +152,14 @@ def test_the_command_quotes_paths_and_lists(trained, tmp_path, monkeypatch):
     assert ours == again
 
 
-def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
+def test_two_runs_side_by_side_and_figures(quick_page, trained, photos, tmp_path):
     other = protonce.train(photos, tmp_path / "moco", epochs=1, quiet=True, **{**SMALL, "method": "moco"})
     for run, values in ((trained, {"accuracy": 0.75, "top1@1%": 0.5}), (other, {"accuracy": 0.25})):
         result = {"protocol": "knn", "metrics": values, "remarks": {"top1@1%": "45 images, 5.0 %"}}
         manifest.write(run.path, "evaluations/knn.json", json.dumps(result))
-    page = Text(write_report(trained, against=other, figures=tmp_path / "figures", quiet=True))
+    command = ["report", str(trained.path), "--against", str(other.path), "--figures", str(tmp_path / "figures")]
+    assert main(command) == 0
+    page = Text(trained.path / "report.html")
     assert "evaluationmetricMoCo (moco)PCL (run)tested on" in page.text
     assert "knnaccuracy0.2500.750" in page.text
     assert "knntop1@1% 45 images, 5.0 %–0.500" in page.text
@@ -176,7 +178,7 @@ def test_two_runs_side_by_side_and_figures(trained, photos, tmp_path):
         write_report(trained, against=Run(other.path), quiet=True)
 
 
-def test_clusters_with_fixed_and_estimated_concentration(trained, photos, tmp_path):
+def test_clusters_with_fixed_and_estimated_concentration(few_compared, trained, photos, tmp_path):
     """Figure 3a: one chart for each k with both runs, named by how φ is set; and information, but only on one data."""
     fixed = protonce.train(photos, tmp_path / "fixed", epochs=1, quiet=True, **{**SMALL, "concentration": "fixed"})
     page = Text(write_report(trained, against=fixed, quiet=True))
@@ -189,9 +191,9 @@ def test_clusters_with_fixed_and_estimated_concentration(trained, photos, tmp_pa
     assert list(page_module._on_same_images(trained, elsewhere)) == ["PCL (run)"]
 
 
-def test_the_commands(trained, tmp_path, capsys):
+def test_the_commands(quick_page, trained, tmp_path, capsys):
     path = trained.path
-    assert main(["report", str(path), "--figures", str(tmp_path / "figures")]) == 0
+    assert main(["report", str(path)]) == 0
     shown = capsys.readouterr()
     assert shown.out.strip() == str(path / "report.html")
     assert "features of 48 images" in shown.err
@@ -207,7 +209,7 @@ def test_the_commands(trained, tmp_path, capsys):
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_the_page_has_a_maximum_size(trained, monkeypatch):
+def test_the_page_has_a_maximum_size(quick_page, trained, monkeypatch):
     usual = write_report(trained, quiet=True).stat().st_size
     monkeypatch.setattr("protonce.report.page.BYTES", usual - 5_000)
     page = Text(write_report(trained, quiet=True))

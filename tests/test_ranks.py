@@ -28,10 +28,14 @@ def torchrun(*words, **options):
     return subprocess.Popen(command, env=alone, stderr=subprocess.PIPE, text=True, **options)
 
 
+def train_words(photos, out):
+    return ["train", photos, "--out", out, "--no-report", *OPTIONS]
+
+
 def train_on_two(photos, out, *more, restarts=0):
     """By torchrun itself, which the slow tests of this file use."""
     restart = ["--max-restarts", restarts, "--monitor-interval", "0.1"]
-    return torchrun(*restart, "-m", "protonce", "train", photos, "--out", out, "--no-report", *OPTIONS, *more)
+    return torchrun(*restart, "-m", "protonce", *train_words(photos, out), *more)
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +86,13 @@ def test_gathered_rows_and_sums_carry_gradients_back(two_ranks):
 def undisturbed(photos, tmp_path_factory):
     """A run on two ranks from its beginning to its end."""
     out = tmp_path_factory.mktemp("ranks") / "run"
-    process = train_on_two(photos, out, "--epochs", 30)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    run_on_ranks(command, *train_words(photos, out), "--epochs", 30)
     return protonce.load(out)
 
 
 def test_a_run_on_two_ranks_is_the_run_on_one(photos, tmp_path):
     """The first epoch, in which nothing but rounding and the twin's running statistics differs."""
-    words = ["train", photos, "--out", tmp_path / "two", "--no-report", "--epochs", 3, *OPTIONS]
-    run_on_ranks(command, *words)
+    run_on_ranks(command, *train_words(photos, tmp_path / "two"), "--epochs", 3)
     two = protonce.load(tmp_path / "two")
     one = protonce.train(photos, tmp_path / "one", epochs=3, quiet=True, **SMALL)
     for name in ("loss", "instance_accuracy", "instance_chance"):
@@ -154,9 +155,7 @@ def test_two_ranks_end_together_when_asked(photos, undisturbed, tmp_path):
     assert process.returncode != 0
     assert "continue with --resume" in errors
     assert epochs_of(out) < 30
-    process = train_on_two(photos, out, "--epochs", 30, "--resume")
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
+    run_on_ranks(command, *train_words(photos, out), "--epochs", 30, "--resume")
     ours, theirs = ((run / "encoder.safetensors").read_bytes() for run in (out, undisturbed.path))
     assert ours == theirs
 
