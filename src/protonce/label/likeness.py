@@ -84,45 +84,68 @@ def perceptual_hash(thumbs: Tensor) -> Tensor:
     return torch.where(found > found.median(dim=1, keepdim=True).values, 1.0, -1.0)
 
 
-def likeness(a: Tensor, b: Tensor) -> Likeness:
-    """The largest correlation of the whole of one image with a window of the other, for p pairs of thumbnails.
+def likeness(a: Tensor, b: Tensor, i: Tensor, j: Tensor) -> Likeness:
+    """The largest correlation of the whole of one image with a window of the other, for p pairs.
 
     Args:
-        a: thumbnails, (p, SIDE, SIDE).
-        b: thumbnails, (p, SIDE, SIDE).
+        a: thumbnails, (n, SIDE, SIDE).
+        b: thumbnails, (m, SIDE, SIDE).
+        i: the image of `a` in each pair, (p,).
+        j: the image of `b` in each pair, (p,).
     """
+    norm_a, norm_b = (_norms(thumbs, images) for thumbs, images in ((a, i), (b, j)))
     correlation, mirrored = [torch.empty(0)], [torch.empty(0, dtype=torch.bool)]
-    for x, y in zip(map(_windows, a.split(BLOCK)), map(_windows, b.split(BLOCK)), strict=True):
-        straight, turned = _best(x, y, 0), _best(x, y, 1)
+    for pairs in torch.arange(len(i)).split(BLOCK):
+        x, y = _strips(a[i[pairs]]), _strips(b[j[pairs]])
+        straight, turned = torch.maximum(_best(x, y, norm_b[pairs]), _best(y, x, norm_a[pairs])).T
         correlation.append(torch.maximum(straight, turned))
         mirrored.append(turned > straight + SYMMETRIC)
     return Likeness(torch.cat(correlation), torch.cat(mirrored))
 
 
-def _best(x: Tensor, y: Tensor, mirrored: int) -> Tensor:
-    """The largest correlation of the whole of one, mirrored or not, with a window of the other; (p,).
+def _best(x: Tensor, y: Tensor, norms: Tensor) -> Tensor:
+    """The largest correlation of the whole of x, as it is and mirrored, with a window of y; (p, 2).
+
+    With rows R_r and columns C_c of a window of image T, and the whole z of the other, less its mean and of norm 1,
+    Σ (R_r T C_cᵀ) ∘ z = Σ (R_r T) ∘ (z C_c), so that no window is cut out.
 
     Args:
-        x: windows, (p, W, CELLS, CELLS), the whole image first.
-        y: windows, (p, W, CELLS, CELLS).
-        mirrored: 1: the whole is mirrored.
+        x: strips, (p, parts, CELLS, SIDE), that of the whole height first.
+        y: strips, (p, parts, CELLS, SIDE).
+        norms: of the windows of y, (p, W).
     """
-    found = []
-    for whole, windows in ((x, y), (y, x)):
-        first = whole[:, 0].flip(2) if mirrored else whole[:, 0]  # (p, CELLS, CELLS)
-        found.append((windows.flatten(2) @ first.flatten(1)[:, :, None]).amax(dim=(1, 2)))  # (p, W, 1)
-    return torch.maximum(*found)
-
-
-def _windows(thumbs: Tensor) -> Tensor:
-    """All windows of the thumbnails (p, SIDE, SIDE) on the grid, less their mean, of norm 1; (p, W, CELLS, CELLS)."""
     parts, rows, columns = _GRID
-    flat = parts.flatten(0, 1)  # (parts * CELLS, SIDE)
-    cut = (flat @ thumbs.float() @ flat.T).unflatten(2, parts.shape[:2]).unflatten(1, parts.shape[:2])
-    found: Tensor = cut[:, rows, :, columns].transpose(0, 1)  # (p, W, CELLS, CELLS)
-    found = found - found.mean(dim=(2, 3), keepdim=True)
-    norm = found.pow(2).sum(dim=(2, 3), keepdim=True).sqrt()
-    return (found / norm).masked_fill(norm < FLAT * CELLS, 0.0)
+    whole = _less_mean(x[:, 0] @ parts[0].T)  # (p, CELLS, CELLS)
+    norm = whole.square().sum(dim=(1, 2), keepdim=True).sqrt()
+    z = (whole / norm).masked_fill(norm < FLAT * CELLS, 0.0)
+    spread = (z @ _BOTH_WAYS).view(len(z), CELLS * SIDE, -1)  # (p, CELLS SIDE, 2 parts)
+    product = (y.flatten(2) @ spread).unflatten(2, (2, -1))  # (p, parts of rows, 2, parts of columns)
+    return (product.transpose(1, 2)[:, :, rows, columns] / norms[:, None]).amax(dim=2)
+
+
+def _strips(thumbs: Tensor) -> Tensor:
+    """The parts of the height of thumbnails (p, SIDE, SIDE), less the mean of the image; (p, parts, CELLS, SIDE)."""
+    parts = _GRID[0]
+    return (parts.flatten(0, 1) @ _less_mean(thumbs.float())).unflatten(1, parts.shape[:2])
+
+
+def _norms(thumbs: Tensor, images: Tensor) -> Tensor:
+    """The norm of each window of the images (p,), less its mean; infinite for windows that hardly vary; (p, W)."""
+    parts, rows, columns = _GRID
+    which, place = images.unique(return_inverse=True)
+    found = [torch.empty(0, len(rows))]
+    for block in which.split(BLOCK):
+        strips = _strips(thumbs[block])  # (u, parts, CELLS, SIDE)
+        cut = (strips.flatten(1, 2) @ parts.flatten(0, 1).T).unflatten(2, parts.shape[:2]).unflatten(1, parts.shape[:2])
+        squares, mean = cut.square().sum(dim=(2, 4)), cut.mean(dim=(2, 4))  # (u, parts, parts)
+        norm = (squares - CELLS**2 * mean.square()).clamp_min(0).sqrt()[:, rows, columns]
+        found.append(norm.masked_fill(norm < FLAT * CELLS, torch.inf))
+    return torch.cat(found)[place]
+
+
+def _less_mean(x: Tensor) -> Tensor:
+    """Images (p, h, w) less the mean of each."""
+    return x - x.mean(dim=(1, 2), keepdim=True)
 
 
 def _grid() -> tuple[Tensor, Tensor, Tensor]:
@@ -150,3 +173,5 @@ def _cells(parts: Sequence[tuple[float, float]]) -> Tensor:
 
 
 _GRID = _grid()
+# The parts of the width, and mirrored, side by side: (CELLS, SIDE 2 parts).
+_BOTH_WAYS = torch.cat([_GRID[0], _GRID[0].flip(1)]).permute(1, 2, 0).flatten(1).contiguous()

@@ -127,7 +127,7 @@ def choose_thresholds(pictures: Pictures, edited: Edited, features: Tensor, leas
     """
     own, thumbs = edited.originals, edited.thumbs()
     copies = Pictures.of(Small(thumbs, [], []), features)
-    correlation, _ = likeness(pictures.small.thumbs[own], thumbs)
+    correlation, _ = likeness(pictures.small.thumbs, thumbs, own, torch.arange(len(own)))
     most = float((1 - (pictures.features[own] * features).sum(dim=1)).quantile(1 - MISSED))
     images = own[:: len(EDITS)]
     similar = _neighbours_alike(pictures, images, most)
@@ -148,7 +148,7 @@ def _neighbours_alike(pictures: Pictures, images: Tensor, distance: float) -> Te
     j = j.flatten()
     similar = _near(pictures, pictures, i, j, distance)
     found = torch.zeros(len(i))
-    found[similar] = likeness(pictures.small.thumbs[i[similar]], pictures.small.thumbs[j[similar]]).correlation
+    found[similar] = likeness(pictures.small.thumbs, pictures.small.thumbs, i[similar], j[similar]).correlation
     return found
 
 
@@ -202,7 +202,7 @@ def _alike(a: Pictures, b: Pictures, i: Tensor, j: Tensor, thresholds: Threshold
     """The pairs of image i of `a` and image j of `b` that look alike."""
     near = _near(a, b, i, j, thresholds.distance)
     i, j = i[near], j[near]
-    correlation, mirrored = likeness(a.small.thumbs[i], b.small.thumbs[j])
+    correlation, mirrored = likeness(a.small.thumbs, b.small.thumbs, i, j)
     distance = 1 - (a.features[i] * b.features[j]).sum(dim=1)
     rows = zip(i.tolist(), j.tolist(), mirrored.tolist(), correlation.tolist(), distance.tolist(), strict=True)
     return [

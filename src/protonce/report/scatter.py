@@ -10,6 +10,7 @@ from protonce.report.hierarchy import Floats
 
 POINTS = 2_500  # maximum number of points on the map
 PERPLEXITY = 30.0
+FEW = 1_000  # points for which threads wait for each other longer than they work
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "star")
 
 
@@ -20,13 +21,15 @@ def tsne(features: Tensor) -> Floats | None:
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     s = len(features)
     points = F.normalize(features.double(), dim=1).numpy()
     if s < 5 or points.std(axis=0).max() < 1e-6:
         return None
-    points = PCA(min(50, *points.shape), random_state=0).fit_transform(points)
-    places: Floats = TSNE(perplexity=min(PERPLEXITY, (s - 1) / 3), random_state=0).fit_transform(points)
+    with threadpool_limits(1 if s < FEW else None):
+        points = PCA(min(50, *points.shape), random_state=0).fit_transform(points)
+        places: Floats = TSNE(perplexity=min(PERPLEXITY, (s - 1) / 3), random_state=0).fit_transform(points)
     return places
 
 

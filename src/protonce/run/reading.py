@@ -274,7 +274,7 @@ class Run:
         if source.fingerprint != before["fingerprint"]:
             raise UserError(
                 f"the {len(source):,} images of {source.spec} are not the {before['images']:,} images that {self.path} "
-                "was trained on; pass those with --data or --train"
+                "was trained on; pass those with --data or --train, or sort new images with protonce sort"
             )
         return source
 
