@@ -119,14 +119,15 @@ def _best(x: Tensor, y: Tensor, norms: Tensor) -> Tensor:
     norm = whole.square().sum(dim=(1, 2), keepdim=True).sqrt()
     z = (whole / norm).masked_fill(norm < FLAT * CELLS, 0.0)
     spread = (z @ _BOTH_WAYS).view(len(z), CELLS * SIDE, -1)  # (p, CELLS SIDE, 2 parts)
-    product = (y.flatten(2) @ spread).unflatten(2, (2, -1))  # (p, parts of rows, 2, parts of columns)
+    product: Tensor = (y.flatten(2) @ spread).unflatten(2, (2, -1))  # (p, parts of rows, 2, parts of columns)
     return (product.transpose(1, 2)[:, :, rows, columns] / norms[:, None]).amax(dim=2)
 
 
 def _strips(thumbs: Tensor) -> Tensor:
     """The parts of the height of thumbnails (p, SIDE, SIDE), less the mean of the image; (p, parts, CELLS, SIDE)."""
     parts = _GRID[0]
-    return (parts.flatten(0, 1) @ _less_mean(thumbs.float())).unflatten(1, parts.shape[:2])
+    found: Tensor = (parts.flatten(0, 1) @ _less_mean(thumbs.float())).unflatten(1, parts.shape[:2])
+    return found
 
 
 def _norms(thumbs: Tensor, images: Tensor) -> Tensor:
