@@ -130,10 +130,10 @@ class Journal:
         """Record the clusters of an E-step; if it found none, make some for the record when they are due."""
         found = self.system.prototypes(epoch.state)
         if found is None and self._recorded(epoch.number):
-            found = epoch.recorded = self._cluster(epoch.number, features())
+            found = epoch.recorded = self._cluster(epoch.number, self.system.clustered(features))
         if found is not None:
             self._check_granularities(found)
-            v_ = features()  # on every rank, for all compute it together
+            v_ = self.system.clustered(features)  # on every rank, for all compute it together
             seconds = time.monotonic() - self.began - features.take_seconds()
             if self.ranks.is_first:
                 signals = health.after_e_step(v_, found, self._assignments_before())
@@ -177,11 +177,12 @@ class Journal:
         means = {name: float(value) / epoch.counts[name] for name, value in epoch.sums.items()}
         record: dict[str, Any] = {"epoch": epoch.number + 1, "lr": self._rate_at_begin(epoch), **means, **epoch.signals}
         if found is not None:
-            v_ = features()  # V' at the end of this epoch, and for the next E-step
+            v_ = self.system.clustered(features)  # V' at the end of this epoch, and for the next E-step
             if not v_.isfinite().all():
                 raise UserError(f"the encoder's weights became NaN in epoch {epoch.number + 1}; {CURE}")
             if self.ranks.is_first:
                 record |= health.after_m_step(v_, found) | health.information(means, self.system.terms)
+        record |= self.system.signals(epoch.number, features)
         if self.ranks.is_first:
             seconds = {
                 "features_seconds": features.take_seconds(),

@@ -1,6 +1,6 @@
-"""Features of earlier batches: a queue of keys, or a memory bank with a feature of every image.
+"""Features of earlier batches: a queue of keys, a feature of every image, or an average of the keys of every image.
 
-Both are identical on all ranks, because they are updated with the rows of all ranks. Their tensors are buffers, so that
+They are identical on all ranks, because they are updated with the rows of all ranks. Their tensors are buffers, so that
 checkpoints contain them.
 """
 
@@ -77,3 +77,44 @@ class Bank(nn.Module):
         Call it in `after_step`, because features used in a loss must not change before the backward pass.
         """
         self.features[index] = F.normalize(momentum * self.features[index] + (1 - momentum) * features, dim=1)
+
+
+class KeyAverage(nn.Module):
+    """An exponential average of the keys of every image: features of all images without a pass over them.
+
+    The keys of an image come from random views of different epochs, so that what views change is averaged out.
+
+    Args:
+        n: number of images.
+        dim: dimension of the keys.
+    """
+
+    average: Tensor  # (n, d), not normalised
+    age: Tensor  # (n,) epochs since the last key of each image; EMPTY: it had none yet
+
+    def __init__(self, n: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(n, dim))
+        self.register_buffer("age", torch.full((n,), EMPTY))
+
+    @torch.no_grad()
+    def update(self, index: Tensor, keys: Tensor, momentum: float) -> None:
+        """Update the averages of different images `index` (B,) by their keys (B, d); a first key is the average."""
+        old = torch.where(self.age[index, None] == EMPTY, keys, self.average[index])
+        self.average[index] = momentum * old + (1 - momentum) * keys
+        self.age[index] = 0
+
+    @torch.no_grad()
+    def grow_older(self) -> None:
+        """An epoch begins."""
+        self.age += (self.age != EMPTY).long()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every image had a key."""
+        return bool((self.age != EMPTY).all())
+
+    @property
+    def features(self) -> Tensor:
+        """The averages as unit vectors, (n, d) on the CPU."""
+        return F.normalize(self.average, dim=1).cpu()

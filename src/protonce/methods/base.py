@@ -23,7 +23,7 @@ from protonce.prototypes import Prototypes
 RECORDED = (
     *("epoch", "lr", "loss", "seconds", "cpu_seconds", "cluster_seconds", "features_seconds"),
     *("clusters", "phi", "information", "cluster_entropy", "smallest_cluster", "largest_cluster", "agreement"),
-    *("bound_before", "bound_after", "effective_rank"),
+    *("bound_before", "bound_after", "effective_rank", "bank_age", "bank_cosine"),
 )
 UNKNOWN = -1  # label of an image without one
 
@@ -144,6 +144,14 @@ class System(nn.Module):
             and passed to `m_step` on the device.
         """
         return None
+
+    def clustered(self, features: Features) -> Tensor:
+        """Features of all images of which clusters are made, in E-steps and for the record, (n, d), L2-normalised."""
+        return features()
+
+    def signals(self, epoch: int, features: Features) -> dict[str, float]:  # noqa: ARG002
+        """What else metrics.jsonl says at the end of an epoch, on all ranks alike."""
+        return {}
 
     def prototypes(self, state: Any) -> list[Prototypes] | None:  # noqa: ARG002
         """Prototypes in the return value of `e_step`, one set for each number in the setting `clusters`.

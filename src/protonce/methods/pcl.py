@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 
 from protonce.losses import prototype_term, sample_candidates, sample_with_batch
-from protonce.methods.base import Batch, Setup, System, Term
+from protonce.memory import KeyAverage
+from protonce.methods.base import Batch, Features, Setup, System, Term
 from protonce.methods.moco import MoCo, mean_term
 from protonce.methods.options.pcl import PCLOptions
 from protonce.prototypes import Prototypes, cluster
+
+COMPARED_EVERY = 10  # epochs after which the bank is compared with a pass over the images
 
 
 class PrototypeTerm(System):
@@ -111,6 +114,40 @@ class PCL(PrototypeTerm, MoCo):
 
     Options = PCLOptions
     terms: ClassVar[tuple[str, ...]] = ("instance", "prototype")
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.bank = KeyAverage(self.n, self.query.dim) if self.options.e_step_features == "bank" else None
+
+    def e_step(self, epoch: int, features: Callable[[], Tensor]) -> list[Prototypes] | None:
+        """Prototypes of V', or of the bank; None in warm-up, and until the bank has all images.
+
+        After the last epoch they are those of V' in any case, because new images are assigned to the run's prototypes.
+        """
+        bank = self.bank
+        if bank is None or epoch == self.settings.epochs:
+            return super().e_step(epoch, features)
+        bank.grow_older()
+        return super().e_step(epoch, lambda: bank.features) if bank.complete else None
+
+    def clustered(self, features: Features) -> Tensor:
+        """V' = f_θ'(X), or the bank once it has all images, (n, d)."""
+        return features() if self.bank is None or not self.bank.complete else self.bank.features
+
+    def signals(self, epoch: int, features: Features) -> dict[str, float]:
+        """Of the bank: the mean age of its images, and every ten epochs its mean cosine with V', which takes a pass."""
+        if self.bank is None or not self.bank.complete:
+            return {}
+        found = {"bank_age": float(self.bank.age.double().mean())}
+        if epoch % COMPARED_EVERY == 0 or epoch == self.settings.epochs - 1:
+            found["bank_cosine"] = float((self.bank.features * features()).sum(dim=1).mean())
+        return found
+
+    def _push(self) -> None:
+        if self.bank is not None:
+            for keys, index in self._fresh:
+                self.bank.update(index, keys, self.options.bank_momentum)
+        super()._push()
 
     def m_step(self, batch: Batch, state: list[Prototypes] | None) -> tuple[Tensor, dict[str, Term]]:
         """ProtoNCE (eq. 11) of a batch; InfoNCE (eq. 1) where there are no prototypes."""

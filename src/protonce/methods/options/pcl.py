@@ -68,3 +68,10 @@ class PrototypeOptions(Options):
 @dataclass(frozen=True)
 class PCLOptions(PrototypeOptions, MoCoOptions):
     """Options of PCL: those of MoCo, and of the prototype term."""
+
+    e_step_features: Literal["pass", "bank"] = setting(
+        "pass",
+        "what the E-step clusters: pass, the plain views of all images by the momentum encoder, as in the paper; bank, "
+        "an average of the keys that each image had in the M-steps, which costs no pass over the images",
+    )
+    bank_momentum: float = setting(0.5, "share of the old average in the bank when a key comes", least=0, most=0.999)
