@@ -62,7 +62,7 @@ def test_candidates_of_look_alikes_are_those_of_all_comparisons(rows, monkeypatc
     """A copy with a little noise is a candidate of its original, whichever way neighbours are found."""
     copies = F.normalize(rows[:50] + 0.001, dim=1)
     features = torch.cat([rows, copies])
-    pictures = Pictures(None, features, torch.ones(len(features), 64))  # type: ignore[arg-type]
+    pictures = Pictures(None, features, torch.ones(len(features), 64), None)
     all_images = torch.arange(len(features))
     pairs = {*zip(*(ends.tolist() for ends in _candidates(pictures, pictures, all_images, all_images)), strict=True)}
     assert {(i, 3000 + i) for i in range(50)} <= pairs

@@ -16,7 +16,7 @@ from protonce.cli import main
 from protonce.data.sources import open_source
 from protonce.errors import UserError
 from protonce.label.findings import find_outliers
-from protonce.label.likeness import likeness, perceptual_hash, read_small, thumbnail
+from protonce.label.likeness import coarse, coarse_correlation, likeness, perceptual_hash, read_small, thumbnail
 from protonce.label.lookalikes import Pair, Pictures, Thresholds, find_pairs, group
 from protonce.label.tidy import tidy
 
@@ -105,6 +105,17 @@ def test_it_is_the_best_correlation_of_all_windows():
     assert alike(a[None], a[None]).correlation[0] == pytest.approx(1.0, abs=1e-5)
 
 
+def test_copies_have_similar_coarse_grids_and_others_do_not():
+    original, other = thumbnail(scene(0)), thumbnail(scene(1))
+    grids = coarse(torch.stack([original, *(thumbnail(edit(scene(0))) for edit in EDITS.values()), other]))
+    blocks = original.double().reshape(8, 8, 8, 8).mean(dim=(1, 3))
+    expected = (blocks - blocks.mean()) / (blocks - blocks.mean()).norm()
+    torch.testing.assert_close(grids[0].double(), expected, atol=1e-5, rtol=0)
+    found = coarse_correlation(grids[:1].expand_as(grids), grids)
+    assert found[:-1].min() > 0.8
+    assert found[-1] < 0.6
+
+
 def test_flat_images_correlate_with_none():
     flat = torch.full((1, 64, 64), 200, dtype=torch.uint8)
     assert alike(flat, flat).correlation.tolist() == [0.0]
@@ -179,7 +190,7 @@ def test_many_copies_are_one_group():
     small = read_small(open_source(np.zeros((1, 8, 8, 3), dtype=np.uint8), "train", 0))._replace(
         thumbs=thumbs, content=content, length=[1] * 102
     )
-    pairs = find_pairs(Pictures.of(small, features), Thresholds(0.9, 0.05, 1.0, 0.0))
+    pairs = find_pairs(Pictures.of(small, features), Thresholds(0.9, 0.05, 0.5, 1.0, 0.0))
     assert len(pairs) == 100
     assert group(102, pairs) == [list(range(101))]
 

@@ -252,7 +252,7 @@ def test_a_name_that_is_not_utf8_is_downloaded_byte_by_byte(open_page, tmp_path)
     page.keyboard.press("Enter")
     path = table(page, tmp_path)
     assert b"caf\xe9.png,place," in path.read_bytes()
-    assert read_table(path, run.images[0]).labels == {image: ("place",) for image in range(8)}
+    assert read_table(path, run.images[0]).labels == dict.fromkeys(range(8), ("place",))
 
 
 def test_a_table_is_opened_for_labelling(page, report, tmp_path):

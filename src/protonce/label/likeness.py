@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -24,7 +25,7 @@ SCALES = (0.95, 0.9, 0.85, 0.8)  # sides of the windows, of that of the image
 PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the windows, from one end to the other
 FLAT = 2.0  # grey levels; an image that varies less correlates with none
 SYMMETRIC = 0.01  # a mirrored image that correlates so little better is not called mirrored
-HASH = 8  # a hash has HASH x HASH bits
+HASH = 8  # a hash has HASH x HASH bits, and a coarse grid as many cells
 BLOCK = 32  # pairs compared at once
 
 
@@ -84,6 +85,17 @@ def perceptual_hash(thumbs: Tensor) -> Tensor:
     return torch.where(found > found.median(dim=1, keepdim=True).values, 1.0, -1.0)
 
 
+def coarse(thumbs: Tensor) -> Tensor:
+    """Thumbnails (n, SIDE, SIDE) as means over the cells of a coarse grid, less their mean, of norm 1; (n, HASH, HASH)."""
+    cells = F.adaptive_avg_pool2d(thumbs.float()[:, None], HASH)[:, 0]
+    return F.normalize(_less_mean(cells).flatten(1), dim=1).view(-1, HASH, HASH)
+
+
+def coarse_correlation(a: Tensor, b: Tensor) -> Tensor:
+    """Correlation of p pairs of coarse grids (p, HASH, HASH), as they are or with one mirrored; the larger, (p,)."""
+    return torch.maximum((a * b).sum(dim=(1, 2)), (a * b.flip(2)).sum(dim=(1, 2)))
+
+
 def likeness(a: Tensor, b: Tensor, i: Tensor, j: Tensor) -> Likeness:
     """The largest correlation of the whole of one image with a window of the other, for p pairs.
 
@@ -118,8 +130,8 @@ def _best(x: Tensor, y: Tensor, norms: Tensor) -> Tensor:
     whole = _less_mean(x[:, 0] @ parts[0].T)  # (p, CELLS, CELLS)
     norm = whole.square().sum(dim=(1, 2), keepdim=True).sqrt()
     z = (whole / norm).masked_fill(norm < FLAT * CELLS, 0.0)
-    spread = (z @ _BOTH_WAYS).view(len(z), CELLS * SIDE, -1)  # (p, CELLS SIDE, 2 parts)
-    product: Tensor = (y.flatten(2) @ spread).unflatten(2, (2, -1))  # (p, parts of rows, 2, parts of columns)
+    spread = (z @ _BOTH_WAYS).view(-1, CELLS * SIDE, 2 * len(parts))  # (p, CELLS SIDE, 2 parts)
+    product: Tensor = (y.flatten(2) @ spread).unflatten(2, (2, len(parts)))  # (p, parts of rows, 2, parts of columns)
     return (product.transpose(1, 2)[:, :, rows, columns] / norms[:, None]).amax(dim=2)
 
 

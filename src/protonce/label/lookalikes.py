@@ -13,7 +13,7 @@ from torch import Tensor
 from protonce import randomness
 from protonce.data.pictures import Pixels
 from protonce.data.sources import Source, random_order
-from protonce.label.likeness import Small, likeness, perceptual_hash, thumbnail
+from protonce.label.likeness import Small, coarse, coarse_correlation, likeness, perceptual_hash, thumbnail
 from protonce.label.nearest import nearest
 from protonce.ties import COSINE
 
@@ -21,9 +21,11 @@ Kind = Literal["exact copy", "look-alike", "mirrored"]
 EDITS = ("smaller", "brighter", "cropped")
 NEAREST = 10  # neighbours of an image that are compared with it, by features; as many by hash
 SAMPLE = 100  # images whose edited copies tell how alike copies are
-MISSED = 0.02  # share of edited copies that each threshold may miss
+MISSED = 0.02  # share of edited copies that each threshold may miss,
+UNSEEN = 0.005  # and that may not even be looked at closely
 OTHERS = range(6, 11)  # neighbours of an image that are hardly copies of it
 WRONG = 0.01  # share of them that may be taken for copies
+BLOCK = 1 << 16  # pairs compared at once
 BITS = 10  # of 64 that differ in the hashes of similar images; of random bits that few differ once in 10^8 pairs
 
 
@@ -78,11 +80,12 @@ class Pictures:
     small: Small
     features: Tensor  # unit vectors, (n, d)
     hashes: Tensor  # (n, bits) of 1 and -1
+    coarse: Tensor  # (n, 8, 8) grids
 
     @classmethod
     def of(cls, small: Small, features: Tensor) -> "Pictures":
         """From what was read and computed of them."""
-        return cls(small, features, perceptual_hash(small.thumbs))
+        return cls(small, features, perceptual_hash(small.thumbs), coarse(small.thumbs))
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,14 @@ class Thresholds:
     Attributes:
         correlation: the smallest correlation of their thumbnails.
         distance: the largest cosine distance of their features; or at most BITS bits of their hashes differ.
+        coarse: the smallest correlation of their coarse grids, as few pairs are worth a closer look.
         copies: share of the edited copies of a sample of images that are found by these thresholds.
         others: share of the sixth to tenth neighbours of the sample that pass.
     """
 
     correlation: float
     distance: float
+    coarse: float
     copies: float
     others: float
 
@@ -116,8 +121,9 @@ class Pair:
 def choose_thresholds(pictures: Pictures, edited: Edited, features: Tensor, least: float | None = None) -> Thresholds:
     """Thresholds between what an image has in common with its edited copies and with its neighbours.
 
-    All but 2 % of the copies pass each threshold, unless more than 1 % of the sixth to tenth neighbours passed too: the
-    correlation must then be higher. Few images have six copies, so that these are others of its kind.
+    All but 2 % of the copies pass each threshold, and all but 0.5 % that of the coarse grids, unless more than 1 % of
+    the sixth to tenth neighbours passed too: the correlation must then be higher. Few images have six copies, so that
+    these are others of its kind.
 
     Args:
         pictures: all images.
@@ -129,24 +135,25 @@ def choose_thresholds(pictures: Pictures, edited: Edited, features: Tensor, leas
     copies = Pictures.of(Small(thumbs, [], []), features)
     correlation, _ = likeness(pictures.small.thumbs, thumbs, own, torch.arange(len(own)))
     most = float((1 - (pictures.features[own] * features).sum(dim=1)).quantile(1 - MISSED))
+    alike = float(coarse_correlation(pictures.coarse[own], copies.coarse).quantile(UNSEEN))
     images = own[:: len(EDITS)]
-    similar = _neighbours_alike(pictures, images, most)
+    similar = _neighbours_alike(pictures, images, most, alike)
     if least is None:
         least = max(float(correlation.quantile(MISSED)), float(similar.quantile(1 - WRONG)) if len(similar) else 0.0)
-    near = _near(pictures, copies, own, torch.arange(len(own)), most)
+    near = _near(pictures, copies, own, torch.arange(len(own)), most, alike)
     found = float((near & (correlation >= least)).double().mean())
-    return Thresholds(least, most, found, float((similar > least).double().mean()) if len(similar) else 0.0)
+    return Thresholds(least, most, alike, found, float((similar > least).double().mean()) if len(similar) else 0.0)
 
 
-def _neighbours_alike(pictures: Pictures, images: Tensor, distance: float) -> Tensor:
-    """Correlation of images (s,) with their sixth to tenth neighbours, 0 where these are farther than `distance`."""
+def _neighbours_alike(pictures: Pictures, images: Tensor, distance: float, alike: float) -> Tensor:
+    """Correlation of images (s,) with their sixth to tenth neighbours, 0 where these are not near."""
     if len(pictures.features) <= max(OTHERS):
         return torch.empty(0)
     _, near = nearest(pictures.features, pictures.features[images], max(OTHERS), left_out=images)
     j = near[:, min(OTHERS) - 1 :]
     i = images[:, None].expand_as(j).flatten()
     j = j.flatten()
-    similar = _near(pictures, pictures, i, j, distance)
+    similar = _near(pictures, pictures, i, j, distance, alike)
     found = torch.zeros(len(i))
     found[similar] = likeness(pictures.small.thumbs, pictures.small.thumbs, i[similar], j[similar]).correlation
     return found
@@ -191,16 +198,20 @@ def _candidates(a: Pictures, b: Pictures, left: Tensor, right: Tensor) -> tuple[
     return found[:, 0], found[:, 1]
 
 
-def _near(a: Pictures, b: Pictures, i: Tensor, j: Tensor, distance: float) -> Tensor:
-    """Which pairs of image i of `a` and image j of `b` have similar features or hashes; (p,)."""
-    similarity = (a.features[i] * b.features[j]).sum(dim=1)
-    different = (a.hashes.shape[1] - (a.hashes[i] * b.hashes[j]).sum(dim=1)) / 2
-    return (1 - similarity <= distance + COSINE) | (different <= BITS)
+def _near(a: Pictures, b: Pictures, i: Tensor, j: Tensor, distance: float, alike: float) -> Tensor:
+    """Which pairs of image i of `a` and image j of `b` have similar features or hashes, and coarse grids; (p,)."""
+    found = [torch.empty(0, dtype=torch.bool)]
+    for left, right in zip(i.split(BLOCK), j.split(BLOCK), strict=True):
+        similarity = (a.features[left] * b.features[right]).sum(dim=1)
+        different = (a.hashes.shape[1] - (a.hashes[left] * b.hashes[right]).sum(dim=1)) / 2
+        near = (1 - similarity <= distance + COSINE) | (different <= BITS)
+        found.append(near & (coarse_correlation(a.coarse[left], b.coarse[right]) >= alike - COSINE))
+    return torch.cat(found)
 
 
 def _alike(a: Pictures, b: Pictures, i: Tensor, j: Tensor, thresholds: Thresholds) -> list[Pair]:
     """The pairs of image i of `a` and image j of `b` that look alike."""
-    near = _near(a, b, i, j, thresholds.distance)
+    near = _near(a, b, i, j, thresholds.distance, thresholds.coarse)
     i, j = i[near], j[near]
     correlation, mirrored = likeness(a.small.thumbs, b.small.thumbs, i, j)
     distance = 1 - (a.features[i] * b.features[j]).sum(dim=1)
