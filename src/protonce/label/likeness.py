@@ -86,7 +86,7 @@ def perceptual_hash(thumbs: Tensor) -> Tensor:
 
 
 def coarse(thumbs: Tensor) -> Tensor:
-    """Thumbnails (n, SIDE, SIDE) as means over the cells of a coarse grid, less their mean, of norm 1; (n, HASH, HASH)."""
+    """Means over the cells of a coarse grid of thumbnails (n, SIDE, SIDE), less their mean, of norm 1; (n, 8, 8)."""
     cells = F.adaptive_avg_pool2d(thumbs.float()[:, None], HASH)[:, 0]
     return F.normalize(_less_mean(cells).flatten(1), dim=1).view(-1, HASH, HASH)
 
