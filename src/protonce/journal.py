@@ -237,7 +237,8 @@ class Journal:
             raise ValueError(f"{type(self.system).__name__}.m_step returned {unknown}, which its `terms` do not name")
         logs: dict[str, Any] = {"loss": loss}
         for name, term in terms.items():
-            found = {name: term.loss, f"{name}_chance": term.chance, f"{name}_accuracy": term.accuracy}
+            others = {f"{name}_{part}": value for part, value in term._asdict().items() if part != "loss"}
+            found = {name: term.loss, **others}
             logs |= {key: value for key, value in found.items() if value is not None}
         device = self.training.device
         return {name: torch.as_tensor(value, dtype=torch.float, device=device).detach() for name, value in logs.items()}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protonce.blockwise import blockwise_nce
 from protonce.prototypes import Prototypes
-from protonce.ties import exceeds
+from protonce.ties import COSINE, exceeds
 
 MANY = 2048  # negative prototypes from which the blockwise loss is faster
 
@@ -86,13 +86,24 @@ def own_or_last(candidates: Tensor, own: Tensor, k: int) -> Tensor:
 
 
 def prototype_term(
-    query: Tensor, prototypes: Sequence[Prototypes], index: Tensor, candidates: Sequence[Tensor | None]
+    query: Tensor,
+    prototypes: Sequence[Prototypes],
+    index: Tensor,
+    candidates: Sequence[Tensor | None],
+    counted: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The second term of eq. 11, and how often a query's own prototype scores highest; arguments as for `proto_nce`."""
+    """The second term of eq. 11, and how often a query's own prototype scores highest; arguments as for `proto_nce`.
+
+    `counted` is 1 for the queries that count and 0 for the others, (B,) for each granularity; None: all count. The loss
+    is divided by B in any case.
+    """
     losses, accuracies = [], []
-    for c, r in zip(prototypes, candidates, strict=True):
+    for m, (c, r) in enumerate(zip(prototypes, candidates, strict=True)):
         own = c.assignment[index]  # s, (B,)
-        if r is not None and len(r) >= MANY:
+        if counted is not None:
+            logits = prototype_logits(query, c.centroids, c.concentration, own, r)  # (B, 2 + r)
+            loss, right = counted_nce(logits, counted[m])
+        elif r is not None and len(r) >= MANY:
             dropped = own_or_last(r, own, len(c.centroids))
             loss, right = blockwise_nce(  # equal to the following, but faster for many negatives
                 query, c.centroids, c.concentration, own, r, dropped
@@ -145,6 +156,31 @@ def sample_with_batch(own: Tensor, k: int, r: int, generator: torch.Generator) -
 def nce(logits: Tensor) -> Tensor:
     """Cross-entropy with column 0 as the target, averaged over the batch."""
     return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long))
+
+
+def counted_nce(logits: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """`nce` with the loss of rows that do not count set to 0, and `accuracy` of those that count.
+
+    Args:
+        logits: the positive in column 0, (B, 1 + r).
+        counted: 1 or 0, (B,).
+    """
+    rows = F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long), reduction="none")  # (B,)
+    right = exceeds(logits[:, 0], logits[:, 1:].amax(dim=1)).float()
+    return (counted * rows).mean(), (counted * right).sum() / counted.sum().clamp_min(1)
+
+
+def agreeing(keys: Tensor, index: Tensor, c: Prototypes) -> Tensor:
+    """1 where the prototype of an image is also the nearest one of its key, as k-means measures it, else 0; (B,).
+
+    Args:
+        keys: v', (B, d).
+        index: which images they are, (B,).
+        c: the prototypes of one granularity.
+    """
+    near = keys @ c.means.T - c.means.square().sum(dim=1) / 2  # (B, k); -‖v' - mean‖²/2 up to a constant
+    own = near.gather(1, c.assignment[index][:, None])[:, 0]
+    return (own >= near.amax(dim=1) - COSINE).float()
 
 
 def accuracy(logits: Tensor) -> Tensor:

@@ -50,6 +50,16 @@ class Queue(nn.Module):
         """True where a key is not a negative: it belongs to the same image, or the slot is empty; (B, length)."""
         return (self.index[None, :] == index[:, None]) | self.empty(index)
 
+    def of_cluster(self, index: Tensor, assignment: Tensor) -> Tensor:
+        """True where a key is of an image in the same cluster as the query's; (B, length).
+
+        Args:
+            index: which images the queries are, (B,).
+            assignment: the cluster of each image, (n,).
+        """
+        key = torch.where(self.index >= 0, assignment[self.index.clamp_min(0)], EMPTY)
+        return assignment[index][:, None] == key[None, :]
+
     def empty(self, index: Tensor) -> Tensor:
         """True where the slot is empty, for each of the images `index` (B,); (B, length)."""
         return (self.index == EMPTY)[None, :].expand(len(index), -1)

@@ -56,6 +56,7 @@ class Term(NamedTuple):
     loss: Tensor  # ()
     chance: Tensor | float | None = None  # the loss at chance level; None: it has no such level
     accuracy: Tensor | None = None  # (); None: it has none
+    share: Tensor | None = None  # (), of the images that count; None: all count
 
 
 class Features(Protocol):

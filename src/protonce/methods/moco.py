@@ -87,4 +87,5 @@ class MoCo(System):
 
 def mean_term(turns: list[Term]) -> Term:
     """The mean of a term over the turns of a batch."""
-    return Term(*(torch.stack([torch.as_tensor(v) for v in values]).mean() for values in zip(*turns, strict=True)))
+    parts = [values for values in zip(*turns, strict=True) if values[0] is not None]
+    return Term(*(torch.stack([torch.as_tensor(v) for v in values]).mean() for values in parts))

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protonce.losses import prototype_term, sample_candidates, sample_with_batch
+from protonce.losses import agreeing, prototype_term, sample_candidates, sample_with_batch
 from protonce.memory import KeyAverage
 from protonce.methods.base import Batch, Features, Setup, System, Term
 from protonce.methods.moco import MoCo, mean_term
@@ -38,7 +38,14 @@ class PrototypeTerm(System):
         """What the E-step found, without what has no images and is a negative only."""
         return None if state is None else [c.occupied for c in state]
 
-    def prototype_term(self, v: Tensor, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator) -> Term:
+    def prototype_term(
+        self,
+        v: Tensor,
+        prototypes: list[Prototypes],
+        index: Tensor,
+        draw: torch.Generator,
+        counted: list[Tensor] | None = None,
+    ) -> Term:
         """Eq. 10 averaged over the granularities; its chance level is the mean of log(1 + negatives).
 
         Args:
@@ -46,13 +53,24 @@ class PrototypeTerm(System):
             prototypes: what the E-step found.
             index: which images they are, (b,).
             draw: draws the negative prototypes; alike on all ranks.
+            counted: 1 for the images that count, else 0, (b,) for each granularity; None: all count.
         """
         if self.options.negative_prototypes != "others":
-            return self._published_term(v, prototypes, index, draw)
-        drawn = [sample_candidates(len(c.centroids), self.options.negatives, draw) for c in prototypes]
-        return Term(*_term(v, prototypes, index, [None if c is None else c.to(index.device) for c in drawn]))
+            found = self._published_term(v, prototypes, index, draw, counted)
+        else:
+            drawn = [sample_candidates(len(c.centroids), self.options.negatives, draw) for c in prototypes]
+            candidates = [None if c is None else c.to(index.device) for c in drawn]
+            found = Term(*_term(v, prototypes, index, candidates, counted))
+        return found if counted is None else found._replace(share=torch.stack(counted).mean())
 
-    def _published_term(self, v: Tensor, prototypes: list[Prototypes], index: Tensor, draw: torch.Generator) -> Term:
+    def _published_term(
+        self,
+        v: Tensor,
+        prototypes: list[Prototypes],
+        index: Tensor,
+        draw: torch.Generator,
+        counted: list[Tensor] | None,
+    ) -> Term:
         """The term with the published candidates: one set for the batch, or for each of its parts."""
         parts = self.settings.bn_splits if self.options.negative_prototypes == "published-parts" else 1
         terms, end = [], -self.context.first_row
@@ -64,11 +82,17 @@ class PrototypeTerm(System):
             rows = slice(max(start, 0), max(end, 0))  # of the part, those on this rank
             share = len(index[rows]) / len(index)
             if share > 0:
-                terms.append([share * value for value in _term(v[rows], prototypes, index[rows], candidates)])
+                own = None if counted is None else [c[rows] for c in counted]
+                terms.append([share * value for value in _term(v[rows], prototypes, index[rows], candidates, own)])
         return Term(*(sum(values) for values in zip(*terms, strict=True)))
 
     def proto_nce(
-        self, instance: dict[str, Term], embeddings: list[Tensor], prototypes: list[Prototypes], batch: Batch
+        self,
+        instance: dict[str, Term],
+        embeddings: list[Tensor],
+        prototypes: list[Prototypes],
+        batch: Batch,
+        counted: Sequence[list[Tensor] | None] = (None, None),
     ) -> tuple[Tensor, dict[str, Term]]:
         """Eq. 11: the terms of the instance system, if any, and the prototype term, a mean over the embeddings v.
 
@@ -77,9 +101,11 @@ class PrototypeTerm(System):
             embeddings: v, (b, d) each, L2-normalised.
             prototypes: what the E-step found.
             batch: of which images they are.
+            counted: of each embedding, see `prototype_term`.
         """
         draw = self.context.generator("negatives", batch.progress)
-        prototype = mean_term([self.prototype_term(v, prototypes, batch.index, draw) for v in embeddings])
+        turns = zip(embeddings, counted, strict=False)
+        prototype = mean_term([self.prototype_term(v, prototypes, batch.index, draw, own) for v, own in turns])
         losses = [term.loss for term in instance.values()]
         loss = torch.stack([*losses, self.weight(batch.progress.epoch) * prototype.loss]).sum()
         return loss, {**instance, "prototype": prototype}
@@ -100,13 +126,19 @@ class PrototypeTerm(System):
 
 
 def _term(
-    v: Tensor, prototypes: list[Prototypes], index: Tensor, candidates: Sequence[Tensor | None]
-) -> tuple[Tensor, float, Tensor]:
+    v: Tensor,
+    prototypes: list[Prototypes],
+    index: Tensor,
+    candidates: Sequence[Tensor | None],
+    counted: list[Tensor] | None,
+) -> tuple[Tensor, Tensor | float, Tensor]:
     """Loss, chance level and accuracy."""
-    loss, right = prototype_term(v, prototypes, index, candidates)
+    loss, right = prototype_term(v, prototypes, index, candidates, counted)
     # A query has as many logits as there are candidates: it drops one of them, and has its own prototype.
-    logits = [len(c.centroids if d is None else d) for c, d in zip(prototypes, candidates, strict=True)]
-    return loss, sum(math.log(count) for count in logits) / len(logits), right
+    levels = [math.log(len(c.centroids if d is None else d)) for c, d in zip(prototypes, candidates, strict=True)]
+    if counted is None:
+        return loss, sum(levels) / len(levels), right
+    return loss, torch.stack([level * c.mean() for level, c in zip(levels, counted, strict=True)]).mean(), right
 
 
 class PCL(PrototypeTerm, MoCo):
@@ -154,6 +186,24 @@ class PCL(PrototypeTerm, MoCo):
         if state is None:
             return super().m_step(batch, state)
         pairs = self.pairs(batch)
+        if self.options.cluster_keys == "masked":  # false negatives, by the finest prototypes
+            kin = self.queue.of_cluster(batch.index, state[-1].assignment)  # (b, r)
+            pairs = [pair._replace(mask=pair.mask | kin) for pair in pairs]
         proto_only = self.options.terms == "prototypes"
         instance = {} if proto_only else {"instance": mean_term([self.instance_term(pair) for pair in pairs])}
-        return self.proto_nce(instance, [pair.v for pair in pairs], state, batch)
+        counted = [self._counted(pair.v_, state, batch) for pair in pairs]
+        return self.proto_nce(instance, [pair.v for pair in pairs], state, batch, counted)
+
+    def _counted(self, v_: Tensor, prototypes: list[Prototypes], batch: Batch) -> list[Tensor] | None:
+        """1 for the images that count in the prototype term, else 0, (b,) for each granularity; None: all count.
+
+        Keys decide, never queries: a query would leave out what it has yet to learn.
+        """
+        if self.options.gate == "all":
+            return None
+        found = [agreeing(v_, batch.index, c) for c in prototypes]
+        if self.options.gate == "agreeing":
+            return found
+        draw = self.context.generator("gate", batch.progress)
+        order = torch.randperm(self.settings.batch_size, generator=draw).to(v_.device)
+        return [self.context.part(self.context.gather(own)[order]) for own in found]

@@ -74,4 +74,13 @@ class PCLOptions(PrototypeOptions, MoCoOptions):
         "what the E-step clusters: pass, the plain views of all images by the momentum encoder, as in the paper; bank, "
         "an average of the keys that each image had in the M-steps, which costs no pass over the images",
     )
+    gate: Literal["all", "agreeing", "random"] = setting(
+        "all",
+        "images that count in the prototype term: all, as in the paper; agreeing, those whose key is nearest to the "
+        "prototype that the E-step gave them; random, as many as agree, drawn from the batch, to compare with",
+    )
+    cluster_keys: Literal["negatives", "masked"] = setting(
+        "negatives",
+        "keys of the queue that share the query's finest prototype: negatives, as in the paper, or masked",
+    )
     bank_momentum: float = setting(0.5, "share of the old average in the bank when a key comes", least=0, most=0.999)
