@@ -32,6 +32,8 @@ NEW_IN_3 = {
     "negative_prototypes": "others",
 }
 NEW_IN_4 = {"keep_features": 0, "snapshot_every": 0, "twin_update": "after"}
+NEW_IN_5 = {"e_step_features": "pass", "gate": "all", "cluster_keys": "negatives", "bank_momentum": 0.5}
+NEW_SINCE = {2: {**NEW_IN_3, **NEW_IN_4, **NEW_IN_5}, 3: {**NEW_IN_4, **NEW_IN_5}, 4: NEW_IN_5}
 
 
 def age(path, **changes):
@@ -39,7 +41,7 @@ def age(path, **changes):
     config = yaml.safe_load((path / "config.yaml").read_text())
     del config["system"], config["data"]["own_system"], config["format"], config["threads"]
     for part in ("asked", "settings"):
-        kept = {name: value for name, value in config[part].items() if name not in (*NEW, *NEW_IN_3, *NEW_IN_4)}
+        kept = {name: value for name, value in config[part].items() if name not in (*NEW, *NEW_SINCE[2])}
         config[part] = {**PCLS, **kept, **changes}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     (path / "manifest.json").unlink()
@@ -85,9 +87,9 @@ def test_an_older_checkpoint_is_resumed_to_the_byte(photos, tmp_path, monkeypatc
 
 
 def age_to(version, path):
-    """Rewrite a run as format 2 or 3 was, without the settings that are newer; return those it does not have anyway."""
+    """Rewrite a run as an older format, without newer settings; return those, and which of them it never had."""
     config = yaml.safe_load((path / "config.yaml").read_text())
-    new = {**NEW_IN_3, **NEW_IN_4} if version == 2 else NEW_IN_4
+    new = NEW_SINCE[version]
     missing = {name for name in new if name not in config["settings"]}
     for part in ("asked", "settings"):
         config[part] = {name: value for name, value in config[part].items() if name not in new}
@@ -98,7 +100,7 @@ def age_to(version, path):
     return new, missing
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", NEW_SINCE)
 @pytest.mark.parametrize("method", ["pcl", "moco"])
 def test_a_run_of_an_older_format_is_read_as_what_its_code_did(photos, tmp_path, monkeypatch, method, version):
     """And resumed to the byte."""
@@ -107,7 +109,8 @@ def test_a_run_of_an_older_format_is_read_as_what_its_code_did(photos, tmp_path,
     whole = protonce.train(photos, tmp_path / "whole", **settings)
     train_until((1, 2), monkeypatch, photos, tmp_path / "run", settings)
     new, missing = age_to(version, tmp_path / "run")
-    assert missing == ({"negative_prototypes"} if method == "moco" and version == 2 else set())
+    of_pcl = {"negative_prototypes", *NEW_IN_5} & {*new}
+    assert missing == (of_pcl if method == "moco" else set())
     old = protonce.load(tmp_path / "run")
     assert old.settings == dataclasses.replace(whole.settings, checkpoint_minutes=0.0)
     assert old.options == whole.options
@@ -140,7 +143,7 @@ def test_a_system_of_ones_own_in_format_2_gets_the_options_it_is_built_on(photos
             loss = self.query(batch.views[0]).mean()
             return loss, {"mean": Term(loss)}
 
-    newer = {*NEW_IN_3, *NEW_IN_4}
+    newer = {*NEW_SINCE[2]}
     for method, new in ((Mine, newer & {*PCL.Options.names()}), (Other, set())):
         run = protonce.train(photos, tmp_path / method.__name__, method=method, epochs=1, quiet=True, **SMALL)
         age_to(2, run.path)

@@ -21,7 +21,7 @@ from protonce.errors import UserError
 from protonce.files import as_bytes, write_whole
 
 FILE = "manifest.json"
-FORMAT = 4  # of run folders; 1 has no manifest, 2 and 3 fewer settings (see run/migration.py)
+FORMAT = 5  # of run folders; 1 has no manifest, 2 to 4 fewer settings (see run/migration.py)
 GROWING = ("metrics.jsonl", "skipped.csv")  # files that lines are appended to
 UNRECORDED = ("features", "tensorboard")
 RESTORE = "restore it from a copy; `protonce check` lists what is intact"

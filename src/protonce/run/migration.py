@@ -23,13 +23,25 @@ ADDED_TO_2_IF: Added = (
 # Format 3 did not have these, either.
 ADDED_TO_3: dict[str, Any] = {"keep_features": 0, "snapshot_every": 0}
 ADDED_TO_3_IF: Added = ((("queue", "twin_momentum", "queue_push"), {"twin_update": "after"}),)
+# Nor format 4 these.
+ADDED_TO_4_IF: Added = (
+    (
+        ("queue", "twin_momentum", "prototype_weight", "ramp_epochs"),
+        {"e_step_features": "pass", "gate": "all", "cluster_keys": "negatives", "bank_momentum": 0.5},
+    ),
+)
+STEPS: Sequence[tuple[int, dict[str, Any], Added]] = (
+    (2, ADDED_TO_2, ADDED_TO_2_IF),
+    (3, ADDED_TO_3, ADDED_TO_3_IF),
+    (4, {}, ADDED_TO_4_IF),
+)
 
 
 def migrated(config: dict[str, Any]) -> dict[str, Any]:
     """The content of a config.yaml, in the form that this version writes."""
     if "system" not in config:
         config = _from_1(config)
-    for version, common, options in ((2, ADDED_TO_2, ADDED_TO_2_IF), (3, ADDED_TO_3, ADDED_TO_3_IF)):
+    for version, common, options in STEPS:
         # Of an older format that has some of them, the others were lost: they are missed, not guessed.
         new = {*common, *(name for _, added in options for name in added)}
         if config.get("format", 1) <= version and new.isdisjoint(config["settings"]):
