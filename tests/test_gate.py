@@ -38,6 +38,14 @@ def batch_of(index):
     return Batch(views, index, Progress(1, 0, 3, 4))
 
 
+def step(system, prototypes):
+    """Queries and keys of an M-step, and its terms."""
+    captured, pairs = [], system.pairs
+    system.pairs = lambda batch: captured.extend(pairs(batch)) or captured
+    _, terms = system.m_step(batch_of(torch.arange(16)), prototypes)
+    return captured[0], terms
+
+
 def test_an_image_agrees_if_its_prototype_is_the_nearest_of_its_key(system):
     prototypes, v_ = clustered(system)
     keys = F.normalize(v_[:20] + 0.5 * torch.randn(20, v_.shape[1], generator=torch.Generator().manual_seed(2)), dim=1)
@@ -68,12 +76,7 @@ def test_the_loss_is_that_of_the_counted_rows_divided_by_all():
 def test_the_term_by_a_loop(system):
     """Both terms of a step, from the embeddings, the queue and the prototypes."""
     prototypes, _ = clustered(system)
-    batch = batch_of(torch.arange(16))
-    captured = []
-    pairs = system.pairs
-    system.pairs = lambda b: captured.extend(pairs(b)) or captured
-    _, terms = system.m_step(batch, prototypes)
-    (pair,) = captured
+    pair, terms = step(system, prototypes)
     total = 0.0
     shares = []
     for c in prototypes:
@@ -120,12 +123,7 @@ def test_the_instance_term_without_keys_of_the_same_cluster():
     system = make_system("pcl", cluster_keys="masked", queue=40, queue_push="after", batch_size=16)
     prototypes, v_ = clustered(system)
     system.queue.push(v_[8:], torch.arange(8, 48))
-    batch = batch_of(torch.arange(16))
-    captured = []
-    pairs = system.pairs
-    system.pairs = lambda b: captured.extend(pairs(b)) or captured
-    _, terms = system.m_step(batch, prototypes)
-    (pair,) = captured
+    pair, terms = step(system, prototypes)
     finest, tau, total, fewer = prototypes[-1].assignment, system.settings.tau, 0.0, 0
     for i in range(16):
         others = [j for j in range(8, 48) if j != i and finest[j] != finest[i]]
