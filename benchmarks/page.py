@@ -23,14 +23,14 @@ from protonce.run import load
 
 WRITE, OPEN, ANSWER, BYTES = 90, 2, 0.1, 20_000_000
 WRITTEN = 20_000  # images that may take that long to write
-# What a person does, in order. `thumb` is the i-th thumbnail of the cluster that is shown.
+# What a person does, in order. `thumb` is the i-th thumbnail of the cluster that is shown, -1 its last.
 ACTIONS = {
     "open a cluster": "location.hash = `#clusters/0/${i}`",
     "open an image": "thumb(i).click()",
     "go to the next image": "key('ArrowRight')",
     "close it": "document.querySelector('dialog').close()",
     "select one": "thumb(i).dispatchEvent(new MouseEvent('click', {bubbles: true, ctrlKey: true}))",
-    "select a range": "thumb(20 + i).dispatchEvent(new MouseEvent('click', {bubbles: true, shiftKey: true}))",
+    "select a range": "thumb(-1).dispatchEvent(new MouseEvent('click', {bubbles: true, shiftKey: true}))",
     "label the selected": "giving('selection-label', `label ${i}`); find('selection-form').requestSubmit()",
     "undo": "find('undo').click()",
     "search by name": "giving('find', String(i))",
@@ -38,7 +38,7 @@ ACTIONS = {
     "show the map": "location.hash = '#map'",
 }
 TIMED = """async ([script, i]) => {
-  const thumb = (i) => document.querySelectorAll('#cluster-view .thumb[data-image]')[i];
+  const thumb = (i) => [...document.querySelectorAll('#cluster-view .thumb[data-image]')].at(i);
   const key = (name) => document.dispatchEvent(new KeyboardEvent('keydown', {key: name, bubbles: true}));
   const find = (id) => document.getElementById(id);
   const giving = (id, text) => {
