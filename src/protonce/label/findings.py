@@ -22,7 +22,7 @@ from protonce.ties import COSINE, ranks
 
 NEIGHBOUR = 5  # an image is as far out as its fifth neighbour is away, so that a few copies of it do not hide it
 FENCE = 1.5  # interquartile ranges above the third quartile (Tukey, 1977)
-COMPARED = 100_000  # images of which `suggest` and the page name look-alikes: to read more takes too long beside
+COMPARED = 100_000  # images up to which `suggest` and the page look for look-alikes: all have to be read
 VERSION = 2  # of what is kept; to be raised when something else is found
 
 

@@ -92,7 +92,7 @@ class PrototypeTerm(System):
         embeddings: list[Tensor],
         prototypes: list[Prototypes],
         batch: Batch,
-        counted: Sequence[list[Tensor] | None] = (None, None),
+        counted: Sequence[list[Tensor] | None] | None = None,
     ) -> tuple[Tensor, dict[str, Term]]:
         """Eq. 11: the terms of the instance system, if any, and the prototype term, a mean over the embeddings v.
 
@@ -101,10 +101,10 @@ class PrototypeTerm(System):
             embeddings: v, (b, d) each, L2-normalised.
             prototypes: what the E-step found.
             batch: of which images they are.
-            counted: of each embedding, see `prototype_term`.
+            counted: of each embedding, see `prototype_term`; None: all images count.
         """
         draw = self.context.generator("negatives", batch.progress)
-        turns = zip(embeddings, counted, strict=False)
+        turns = zip(embeddings, counted or [None] * len(embeddings), strict=True)
         prototype = mean_term([self.prototype_term(v, prototypes, batch.index, draw, own) for v, own in turns])
         losses = [term.loss for term in instance.values()]
         loss = torch.stack([*losses, self.weight(batch.progress.epoch) * prototype.loss]).sum()
