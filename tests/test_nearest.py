@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from protonce.evaluate.knn import neighbours
+from protonce.label import lists
 from protonce.label import nearest as module
 from protonce.label.lookalikes import Pictures, _candidates
 from protonce.label.nearest import nearest
@@ -41,7 +42,7 @@ def test_other_queries_are_answered_too(rows):
 
 def test_short_lists_are_completed_by_comparing_all(rows, monkeypatch):
     """With one list searched, of about 14 rows, 100 neighbours are not found in it."""
-    monkeypatch.setattr(module, "PROBES", 1)
+    monkeypatch.setattr(lists, "PROBES", 1)
     itself = torch.arange(len(rows))
     similarity, found = nearest(rows, rows, 100, left_out=itself)
     exact, _ = neighbours(rows, rows, 100, left_out=itself)

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from protonce.data.sources import Source, random_order
 from protonce.files import write_whole
+from protonce.label.lists import inverted_lists
 from protonce.progress import Steps
 from protonce.run import Run
 from protonce.ties import COSINE, highest
 
 FLAT = 1_000_000  # up to so many images all are compared
-TRAINED_ON = 64  # images for each list of the index
-PROBES = 32  # lists that are searched
 CANDIDATES = 40  # compared exactly, for each image that is asked for
 ASKED = 10  # neighbours of which recall is measured,
 MEASURED = 200  # of so many images
@@ -107,21 +106,12 @@ def flat_index(features: Tensor) -> Index:
 
 
 def quantised_index(features: Tensor) -> Index:
-    """An index of inverted lists, 4 √n of them, and vectors of at most 64 bytes; its recall is measured."""
-    import faiss
-
+    """An index of inverted lists and vectors of at most 64 bytes; its recall is measured."""
     flat = flat_index(features)
     n, dim = flat.x.shape
-    count = max(int(4 * n**0.5), 1)
     parts = max(m for m in range(1, 65) if dim % m == 0)
-    lists: Any = faiss.index_factory(dim, f"IVF{count},PQ{parts}", faiss.METRIC_INNER_PRODUCT)
-    lists.do_polysemous_training = False  # for filtering by Hamming distance, which is not used; it takes minutes
-    order = random_order(n, "index", seed=0)
-    x = flat.x.numpy()
-    lists.train(x[np.sort(order[: TRAINED_ON * count])])
-    lists.add(x)
-    lists.nprobe = PROBES
-    return Index(flat.x, flat.mean, lists, _recall(flat, lists, order[:MEASURED]))
+    lists = inverted_lists(flat.x, f"PQ{parts}")
+    return Index(flat.x, flat.mean, lists, _recall(flat, lists, random_order(n, "recall", seed=0)[:MEASURED]))
 
 
 def _recall(flat: Index, lists: Any, images: Any) -> float:

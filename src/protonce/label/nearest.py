@@ -2,17 +2,14 @@
 
 import importlib.util
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protonce.data.sources import random_order
 from protonce.evaluate.knn import neighbours
+from protonce.label.lists import inverted_lists
 
 EXACT = 20_000  # rows that are all compared; the time grows with their square: 100,000 take minutes
-TRAINED_ON = 64  # rows for each list
-PROBES = 32  # lists that are searched
 
 
 def nearest(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -42,14 +39,5 @@ def nearest(bank: Tensor, queries: Tensor, k: int, left_out: Tensor | None = Non
 
 def _in_lists(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """As `nearest`, of unit vectors; the index is -1 where the searched lists have too few."""
-    import faiss
-
-    n, dim = bank.shape
-    count = int(4 * n**0.5)
-    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, count, faiss.METRIC_INNER_PRODUCT)
-    x = bank.numpy()
-    index.train(x[np.sort(random_order(n, "nearest", seed=0)[: TRAINED_ON * count])])
-    index.add(x)
-    index.nprobe = PROBES
-    similarity, found = index.search(queries.numpy(), k)
+    similarity, found = inverted_lists(bank, "Flat").search(queries.numpy(), k)
     return torch.from_numpy(similarity), torch.from_numpy(found)
