@@ -1,15 +1,17 @@
 """All images from a few labels: accuracy of `protonce label` if `protonce suggest` or chance chooses what to label.
 
-    python -m benchmarks.labels RUN [RUN ...] [--draws 5]
+    python -m benchmarks.labels RUN [RUN ...] [--data DATA] [--draws 5]
 
-RUN is a run whose images have labels: they are told for the chosen images only, and the others are scored. Budgets are
-1, 2, 5 and 10 times the number of classes. Writes benchmarks/results/labels.json.
+The images of RUN, or DATA, have labels: they are told for the chosen images only, and the others are scored. Budgets are
+1, 2, 5 and 10 times the number of classes. Writes benchmarks/results/labels.json after each budget and choice, and goes
+on from there.
 """
 
 import argparse
+import itertools
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import protonce
-from protonce.data.sources import random_order
+from protonce.data.sources import open_source, random_order
 from protonce.files import write_whole
 from protonce.label.labelling import predict
 from protonce.label.suggestion import suggest
@@ -61,23 +63,36 @@ def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_])
     return float(sum(gaps))
 
 
-def study(path: str, draws: int) -> dict[str, Any]:
-    """All choices and budgets on the images of a run."""
+def study(path: str, data: str | None, draws: int, before: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All choices and budgets on the images of a run, or on `data`: what is known after each of them.
+
+    Args:
+        path: the run.
+        data: images with labels; None: those of the run.
+        draws: of choices that are drawn.
+        before: what an earlier call found; cells of the same images, encoder and draws are kept.
+    """
     run = protonce.load(path)
-    source = run.source()
-    assert source.labels is not None, f"the images of {path} have no labels"
-    (features,) = run.features(source, "backbone", steps=Steps())
+    source = run.source() if data is None else open_source(data)
+    assert source.labels is not None, f"{source.spec} has no labels"
     classes = len({*source.labels})
-    cells = []
-    for times in TIMES:
-        for name, choose in CHOICES.items():
-            several = 1 if name == "maxherding" else draws
-            found = [score(features, source.labels, choose(features, times * classes, draw)) for draw in range(several)]
-            cells.append({"labels": times * classes, "choice": name, "draws": found})
+    about = {
+        "data": "/".join(Path(source.spec).parts[-2:]),
+        "images": len(source),
+        "classes": classes,
+        "encoder": f"{run.settings.backbone}, {run.title}, {run.encoder_hash[:8]}",
+        "draws": draws,
+    }
+    same = all(before.get(name) == value for name, value in about.items())
+    cells = list(before["cells"]) if same else []
+    (features,) = run.features(source, "backbone", steps=Steps())
+    for labels, (name, choose) in itertools.product([times * classes for times in TIMES], CHOICES.items()):
+        if not any((cell["labels"], cell["choice"]) == (labels, name) for cell in cells):
+            chosen = [choose(features, labels, draw) for draw in range(1 if name == "maxherding" else draws)]
+            found = [score(features, source.labels, told) for told in chosen]
+            cells.append({"labels": labels, "choice": name, "draws": found})
             print(path, line(cells[-1]), flush=True)
-    encoder = f"{run.settings.backbone}, {run.title}"
-    data = "/".join(Path(source.spec).parts[-2:])
-    return {"data": data, "images": len(source), "classes": classes, "encoder": encoder, "cells": cells}
+            yield {**about, "cells": [*cells]}
 
 
 def line(cell: dict[str, Any]) -> str:
@@ -93,13 +108,15 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--data", help="images to label; those of each run unless given")
     parser.add_argument("--draws", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for path in options.runs:
-        result[Path(path).name] = study(path, options.draws)
-        write_whole(RESULT, json.dumps(result, indent=1) + "\n")
+        name = Path(path).name
+        for result[name] in study(path, options.data, options.draws, result.get(name, {})):
+            write_whole(RESULT, json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """The study of benchmarks/labels.py."""
 
+import copy
+import itertools
+
 import numpy as np
 import pytest
 
@@ -25,9 +28,14 @@ def test_only_images_whose_label_was_not_told_are_scored():
     assert score(x, labels, [0, 2])["accuracy"] == pytest.approx(7 / 28), "of one class only"
 
 
-def test_the_study_of_a_run(trained, capsys):
-    found = study(str(trained.path), draws=2)
+def test_the_study_of_a_run_and_how_it_goes_on(trained, capsys):
+    *_, half, _ = itertools.islice(study(str(trained.path), None, 2, {}), 6)
+    half = copy.deepcopy(half)
+    *_, found = study(str(trained.path), None, 2, half)
+    assert found["cells"][: len(half["cells"])] == half["cells"]
     assert [cell["labels"] for cell in found["cells"]] == [3] * 3 + [6] * 3 + [15] * 3 + [30] * 3
     assert [len(cell["draws"]) for cell in found["cells"]] == [2, 2, 1] * 4
     assert (found["images"], found["classes"]) == (48, 3)
-    assert capsys.readouterr().out.count("calibration error") == 12
+    assert capsys.readouterr().out.count("calibration error") == 6 + 12 - len(half["cells"])
+    *_, other = itertools.islice(study(str(trained.path), None, 1, half), 1)
+    assert len(other["cells"]) == 1, "of other draws"

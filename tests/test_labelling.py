@@ -82,6 +82,17 @@ def test_the_classifier_that_is_right_most_often_is_used(monkeypatch):
     torch.testing.assert_close(held_out[out], means(x[~out], y[~out], 3, x[out]))
 
 
+def test_a_few_images_held_out_choose_no_classifier(monkeypatch):
+    """Of 19 images the other classifier is right about all, prototypes about none; of 20 this is reason enough."""
+    wrong = lambda known, codes, classes, asked: torch.eye(2)[[1]].expand(len(asked), 2)  # noqa: E731
+    right = lambda known, codes, classes, asked: torch.eye(2)[[0]].expand(len(asked), 2)  # noqa: E731
+    monkeypatch.setattr(classifiers, "CLASSIFIERS", {"prototypes": wrong, "other": right})
+    codes = torch.tensor([0] * 20 + [1])  # the only image of class 1 is never held out
+    x = torch.ones(21, 4)
+    assert choose(x, codes, 2, seed=0)[:2] == ("other", {"prototypes": 0.0, "other": 1.0})
+    assert choose(x[1:], codes[1:], 2, seed=0)[:2] == ("prototypes", {"prototypes": 0.0})
+
+
 def test_the_temperature_gives_the_smallest_cross_entropy():
     draw = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(400, 5, generator=draw)

@@ -21,6 +21,7 @@ Classifier = Callable[[Tensor, Tensor, int, Tensor], Tensor]
 TAU = 0.1  # temperature of similarities
 STEPS = 500  # of L-BFGS, at most
 FOLDS = 10  # of the cross-validation
+ENOUGH = 20  # images held out to choose a classifier by; with fewer it is "prototypes"
 NEVER = -1  # fold of an image that is not held out
 COLDEST, WARMEST = -4.0, 4.0  # logarithm of the temperature
 
@@ -122,14 +123,17 @@ def winners(logits: Tensor) -> Tensor:
 def choose(known: Tensor, codes: Tensor, classes: int, seed: int) -> tuple[str, dict[str, float], Tensor]:
     """The classifier that is right most often on labelled images that it has not seen.
 
+    A few images that happen to be right are no reason to choose one.
+
     Returns:
-        its name; the accuracy of each, empty if no class has two labels; and its logits of images held out, (l, C).
+        its name; the accuracy of each that was compared, empty if no class has two labels; and its logits of images held out, (l, C).
     """
     fold = folds(codes, seed)
     tested = torch.from_numpy(fold != NEVER)
     if not tested.any():
         return "prototypes", {}, known.new_full((len(known), classes), torch.nan)
-    logits = {name: held_out_logits(c, known, codes, classes, fold) for name, c in CLASSIFIERS.items()}
+    compared = CLASSIFIERS if int(tested.sum()) >= ENOUGH else {"prototypes": CLASSIFIERS["prototypes"]}
+    logits = {name: held_out_logits(c, known, codes, classes, fold) for name, c in compared.items()}
     right = {name: int((winners(x[tested]) == codes[tested]).sum()) for name, x in logits.items()}
     best = max(right, key=lambda name: right[name])
     return best, {name: count / int(tested.sum()) for name, count in right.items()}, logits[best]
