@@ -66,7 +66,7 @@ def test_the_page_lists_every_image_and_its_prototypes(page, trained):
         for which in range(len(found["size"])):
             ranks = [found["rank"][i] for i in order[start[which] : start[which + 1]]]
             assert ranks == list(range(len(ranks)))
-    assert page.data["pictured"] == list(range(48))
+    assert sorted(page.data["pictured"]) == list(range(48))
     assert page.data["map"]["images"] == list(range(48))
 
 
@@ -79,10 +79,11 @@ def test_the_page_needs_no_network_and_runs_only_its_own_scripts(page):
     policy = next(a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy.split("script-src")[1]
-    ran = [text for attributes, text in page.scripts if attributes.get("type") != "text/plain"]
-    assert {tuple(a) for a, _ in page.scripts} <= {(), ("type",), ("type", "id"), ("type", "class")}
-    assert len(ran) == 2
-    for script in ran:
+    run_at_once = [text for attributes, text in page.scripts if attributes.get("type") != "text/plain"]
+    run_later = [text for attributes, text in page.scripts if attributes.get("id") == "bokeh"]
+    assert {tuple(a) for a, _ in page.scripts} <= {("type",), ("type", "id"), ("type", "class")}
+    assert (len(run_at_once), len(run_later)) == (1, 1)
+    for script in run_at_once + run_later:
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
     for tag, attributes in page.tags:
         assert not {"onclick", "onerror", "onload"} & set(attributes)

@@ -25,6 +25,13 @@ def test_all_images_or_the_closest_get_a_thumbnail():
         assert set(order[start[:-1]]) <= set(chosen)
 
 
+def test_images_of_a_cluster_lie_side_by_side_and_those_of_large_clusters_first():
+    coarse = level([0, 1, 1, 0, 2, 1, 1, 2, 1], np.zeros(9))
+    fine = level([3, 0, 1, 3, 2, 0, 1, 2, 0], np.zeros(9))
+    images = np.array([0, 1, 2, 3, 4, 5, 6, 8])  # image 7 has no thumbnail
+    assert thumbnails.by_cluster(images, [coarse, fine]).tolist() == [1, 5, 8, 2, 6, 0, 3, 4]
+
+
 def test_sheets_show_each_image_at_its_position(photos, monkeypatch):
     source = open_source(photos)
     images = np.arange(0, 48, 2)

@@ -15,7 +15,7 @@ from protonce.progress import Steps
 from protonce.report import scatter
 from protonce.report.hierarchy import Floats, Ints, Level, levels
 from protonce.report.map_classes import choose_classes, sample_of
-from protonce.report.thumbnails import choose
+from protonce.report.thumbnails import by_cluster, choose
 from protonce.run import Run
 
 ODD = 60  # number of outliers and of groups of look-alikes on the page
@@ -38,7 +38,7 @@ class Content:
     on_map: list[str] | None  # the classes that the map is restricted to; None: all images may be on it
     sample: Ints  # indices of the images on the map
     places: dict[str, Floats]  # their coordinates by run; empty: there is no map
-    pictured: Ints  # indices of the images with a thumbnail
+    pictured: Ints  # indices of the images with a thumbnail, in the order of the sheets
 
 
 def gather(
@@ -89,7 +89,7 @@ def gather(
     pictured = np.empty(0, dtype=np.int64)
     if source is not None and source.sizes is not None:
         first = [*suggested, *sample, *shown_odd(odd)]
-        pictured = choose(n, hierarchy, np.array(first, dtype=np.int64))
+        pictured = by_cluster(choose(n, hierarchy, np.array(first, dtype=np.int64)), hierarchy)
     return Content(
         run, names, labels, missing, source, hierarchy, against, odd, suggested, on_map, sample, places, pictured
     )

@@ -113,9 +113,7 @@ def render(
 
     folder = resources.files("protonce.report") / "assets"
     module = "\n".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in MODULE)
-    scripts = [("module", module)]
-    if content.places:
-        scripts = [("", INLINE.clone(components=["bokeh"]).js_raw[0]), *scripts]
+    bokeh = INLINE.clone(components=["bokeh"]).js_raw[0] if content.places else ""
     loader = PackageLoader("protonce", "report/assets")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     run = content.run
@@ -126,8 +124,9 @@ def render(
     parts: dict[str, Any] = {
         "title": title(run),
         "style": folder.joinpath("page.css").read_text(encoding="utf-8"),
-        "scripts": scripts,
-        "hashes": [_csp_hash(script) for _, script in scripts],
+        "module": module,
+        "bokeh": bokeh,  # runs when the map is drawn
+        "hashes": [_csp_hash(script) for script in (bokeh, module)],
         "facts": _facts(content),
         "health": health,
         "verdict": VERDICTS[health.state] if health else "",

@@ -58,6 +58,16 @@ def choose(n: int, hierarchy: Sequence[Level], first: Ints, most: int | None = N
     raise AssertionError("every image belongs to a prototype")
 
 
+def by_cluster(images: Ints, hierarchy: Sequence[Level]) -> Ints:
+    """Order images so that those of a cluster lie on one sheet or two, and those of the largest clusters on the first.
+
+    Then a browser decodes few sheets to show a cluster.
+    """
+    rank = np.argsort(np.argsort(-hierarchy[0].size, kind="stable"), kind="stable")  # of each of the coarsest clusters
+    finer = [level.assignment[images] for level in hierarchy[1:]]
+    return images[np.lexsort([*reversed(finer), rank[hierarchy[0].assignment[images]]])]
+
+
 def sample_indices(n: int, count: int) -> Ints:
     """Sorted indices of `count` random images of n; the same on every call."""
     return np.sort(random_order(n, "report", seed=0)[:count])

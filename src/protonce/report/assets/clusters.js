@@ -4,10 +4,11 @@
 // cluster. Those with a picture come first.
 function some(m, c, count, size) {
   const level = levels[m];
-  const close = level.members[c].filter((image) => level.rank && level.rank[image] < count);
-  const others = level.members[c].filter((image) => pictureOf.has(image) && !close.includes(image));
+  const members = level.members()[c];
+  const close = members.filter((image) => level.rank && level.rank[image] < count);
+  const others = members.filter((image) => pictureOf.has(image) && !close.includes(image));
   const seen = [...close.filter((image) => pictureOf.has(image)), ...others];
-  const images = (seen.length ? seen : level.members[c]).slice(0, count);
+  const images = (seen.length ? seen : members).slice(0, count);
   const frame = (image) => (!level.rank ? "" : level.rank[image] < count ? "close" : "around");
   return { images, strip: strip(images, (image) => `${size} ${frame(image)}`) };
 }
@@ -30,7 +31,7 @@ function facts(m, c) {
 }
 
 function card(m, c) {
-  const finer = levels[m].children ? plural(levels[m].children[c].length, "finer cluster") : "";
+  const finer = levels[m].children ? plural(levels[m].children()[c].length, "finer cluster") : "";
   return element(
     "div", { class: "card", "data-cluster": `${m}/${c}`, "data-phi": levels[m].phi?.[c] ?? null },
     some(m, c, data.closest, "").strip,
@@ -61,7 +62,7 @@ function inside(m, c) {
       trail.flatMap(([at, which]) => [" › ", at === m ? title : link(at, which)])),
     element("h3", { tabindex: "-1" }, title[0].toUpperCase() + title.slice(1)),
     element("p", {}, facts(m, c)),
-    data.labels ? element("p", { class: "note" }, mix(level.members[c])) : null,
+    data.labels ? element("p", { class: "note" }, mix(level.members()[c])) : null,
     level.phi ? element("div", { class: "note" }, `Concentration φ ${level.phi[c].toFixed(3)}. `, explain(
       "A small φ means that the images of a cluster are close to its centre. Training makes it smaller where clusters are loose and larger where they are tight (equation 12 of the paper).")) : null,
     nameForm(m, c),
@@ -71,12 +72,12 @@ function inside(m, c) {
   const seen = new Set(close.images);
   if (level.children) {
     view.push(element("h3", {}, `Finer clusters inside (of ${number(levels[m + 1].size.length)})`));
-    const children = sorted(m + 1, level.children[c], find("sort").value);
+    const children = sorted(m + 1, level.children()[c], find("sort").value);
     if (children.length) view.push(...growing(children, (child) => card(m + 1, child), "cards"));
     else view.push(element("p", {}, "No finer cluster has most of its images here."));
     for (const child of children) for (const image of some(m + 1, child, data.closest, "").images) seen.add(image);
   }
-  const rest = scattered(level.members[c].filter((image) => !seen.has(image) && (pictureOf.has(image) || !sheets.length)));
+  const rest = scattered(level.members()[c].filter((image) => !seen.has(image) && (pictureOf.has(image) || !sheets.length)));
   if (rest.length) {
     view.push(element("h3", {}, "Other images of this cluster, in random order"));
     view.push(...growing(rest, (image) => picture(image, "large around"), "thumbs", rest));
@@ -87,7 +88,7 @@ function inside(m, c) {
 // Name a cluster, and label its images so.
 function nameForm(m, c) {
   const input = element("input", { "aria-label": "Name of the cluster", placeholder: "name this cluster", maxlength: 200, value: clusterName(m, c) });
-  const members = levels[m].members[c];
+  const members = levels[m].members()[c];
   const all = button(`Label its ${plural(members.length, "image")} so`, () => {
     const name = input.value.trim();
     if (name) change([["clusters", `${m}/${c}`, name], ...members.map((image) => ["labels", image, name])]);
@@ -144,13 +145,13 @@ function alike() {
   ];
 }
 
-let haystack = null; // names and classes in lower case, once something is searched for
+const haystack = once(() => data.names.map((name, image) => `${name} ${className(image)}`.toLowerCase()));
 function matches(text) {
-  haystack ??= data.names.map((name, image) => `${name} ${className(image)}`.toLowerCase());
+  const lines = haystack();
   const wanted = text.toLowerCase();
   const images = [];
-  for (let image = 0; image < haystack.length; image++) {
-    if (haystack[image].includes(wanted) || labelOf(image).toLowerCase().includes(wanted)) images.push(image);
+  for (let image = 0; image < lines.length; image++) {
+    if (lines[image].includes(wanted) || said.labels.get(image)?.toLowerCase().includes(wanted)) images.push(image);
   }
   return [
     element("p", {}, element("span", { role: "status" }, `${plural(images.length, "image")} with “${text}”`), " ",
@@ -174,6 +175,6 @@ function showClusters([first, second, ...rest]) {
   else if (first === "odd" && data.outliers) view = odd();
   else if (first === "alike" && data.alike) view = alike();
   else if (!levels[m]) view = overview(0);
-  else view = levels[m].members[Number(second)] ? inside(m, Number(second)) : overview(m);
+  else view = levels[m].members()[Number(second)] ? inside(m, Number(second)) : overview(m);
   find("cluster-view").replaceChildren(...view);
 }

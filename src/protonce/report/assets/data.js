@@ -5,12 +5,20 @@ const find = (id) => document.getElementById(id);
 const data = await unpack(find("data").textContent);
 const sheets = [...document.querySelectorAll("script.sheet")];
 const pictureOf = new Map(data.pictured.map((image, position) => [image, position]));
-const levels = data.levels.map((level) => ({ ...level, members: membersOf(level), children: null }));
-for (const [m, level] of levels.entries()) {
-  if (m > 0) levels[m - 1].children = invert(level.parent, levels[m - 1].size.length);
+const levels = data.levels.map((level, m) => ({
+  ...level,
+  members: once(() => membersOf(level)), // level.members() are those of each cluster
+  children: data.levels[m + 1] ? once(() => invert(data.levels[m + 1].parent, level.size.length)) : null,
+}));
+
+// What is slow to make of 100,000 images is made when it is first asked for.
+function once(make) {
+  let made;
+  return () => (made ??= make());
 }
 
 function bytes(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
   const text = atob(base64);
   const found = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) found[i] = text.charCodeAt(i);
@@ -57,7 +65,8 @@ function address(image) {
 
 // Words
 
-const number = (value) => value.toLocaleString("en");
+const formats = new Intl.NumberFormat("en");
+const number = (value) => formats.format(value);
 const plural = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 // 100 % means all, and 0 % none.
 const percent = (share) => `${share > 0 && share < 1 ? Math.min(Math.max(Math.round(100 * share), 1), 99) : 100 * share} %`;

@@ -9,7 +9,7 @@ const listeners = []; // called with the images of each change
 const labelOf = (image) => said.labels.get(image) ?? "";
 const shownLabel = (image) => labelOf(image) || className(image);
 const clusterName = (m, c) => said.clusters.get(`${m}/${c}`) ?? "";
-const indexOf = new Map(data.names.map((_, image) => [fullName(image), image]));
+const indexOf = once(() => new Map(data.names.map((_, image) => [fullName(image), image])));
 
 // Set or, with an empty value, remove entries [kind, key, value]; one step to undo.
 function change(entries) {
@@ -79,7 +79,7 @@ function restore() {
     tell("This browser keeps nothing: download labels.csv before you close the page.");
   }
   for (const kind of ["labels", "marks"]) {
-    for (const [name, value] of stored?.[kind] ?? []) if (indexOf.has(name)) said[kind].set(indexOf.get(name), value);
+    for (const [name, value] of stored?.[kind] ?? []) if (indexOf().has(name)) said[kind].set(indexOf().get(name), value);
   }
   for (const [key, value] of stored?.clusters ?? []) said.clusters.set(key, value);
 }
@@ -150,7 +150,7 @@ async function readTable(file) {
   const label = column(["label", "class", "target", "category"]), marked = column(["mark"]);
   const images = [], entries = [];
   for (const row of rows) {
-    const image = indexOf.get(row[name]);
+    const image = indexOf().get(row[name]);
     if (image === undefined) continue;
     images.push(image);
     const text = label < 0 ? "" : (row[label] ?? "").trim();

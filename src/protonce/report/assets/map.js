@@ -1,11 +1,12 @@
 // The map: point at an image, show a group alone, select with a rubber band or a lasso.
 
-let points = null; // Bokeh's data source, once the map has been looked at
+let points = null; // Bokeh's data source, once the map is drawn
 let only = null; // the group that is shown alone
 
-async function showMap() {
-  if (points || !data.map) return;
-  points = {};
+// Made a second after the page has opened, or when it is asked for before.
+const drawMap = once(async () => {
+  if (!data.map) return;
+  document.head.append(element("script", {}, find("bokeh").textContent));
   const views = await Bokeh.embed.embed_item(data.map.plots, "map-plots");
   const drawn = views.roots[0].model.document;
   points = drawn.get_model_by_name("points");
@@ -29,7 +30,7 @@ async function showMap() {
     if (images.length > 1) select(images, true); // a rubber band; one image is only pointed at
   });
   plots.dataset.ready = "yes";
-}
+});
 
 function groupsOfMap() {
   const by = find("colour").value;
