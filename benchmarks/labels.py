@@ -2,9 +2,9 @@
 
     python -m benchmarks.labels RUN [RUN ...] [--data DATA] [--draws 5]
 
-The images of RUN, or DATA, have labels: they are told for the chosen images only, and the others are scored. Budgets are
-1, 2, 5 and 10 times the number of classes. Writes benchmarks/results/labels.json after each budget and choice, and goes
-on from there.
+The images of RUN, or DATA, have labels: they are told for the chosen images only, and the others are scored. Budgets
+are 1, 2, 5 and 10 times the number of classes. Writes benchmarks/results/labels.json after each budget and choice, and
+goes on from there.
 """
 
 import argparse
@@ -115,7 +115,8 @@ def main() -> None:
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for path in options.runs:
         name = Path(path).name
-        for result[name] in study(path, options.data, options.draws, result.get(name, {})):
+        for found in study(path, options.data, options.draws, result.get(name, {})):
+            result[name] = found
             write_whole(RESULT, json.dumps(result, indent=1) + "\n")
 
 

@@ -126,7 +126,8 @@ def choose(known: Tensor, codes: Tensor, classes: int, seed: int) -> tuple[str, 
     A few images that happen to be right are no reason to choose one.
 
     Returns:
-        its name; the accuracy of each that was compared, empty if no class has two labels; and its logits of images held out, (l, C).
+        its name; the accuracy of each that was compared, empty if no class has two labels; and its logits of images
+        held out, (l, C).
     """
     fold = folds(codes, seed)
     tested = torch.from_numpy(fold != NEVER)
