@@ -31,7 +31,19 @@ def test_import_loads_nothing_heavy():
     assert found.stdout.strip() == "[]", found.stderr
 
 
-COMMANDS = ("", "demo", "train", "embed", "evaluate", "evaluate RUN knn", "import", "ablation", "report", "clusters")
+COMMANDS = (
+    "",
+    "demo",
+    "train",
+    "embed",
+    "evaluate",
+    "evaluate RUN knn",
+    "import",
+    "export",
+    "ablation",
+    "report",
+    "clusters",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -67,12 +67,12 @@ def commands(page):
 
 
 PAGES = {
-    "README.md": ["train", "clusters", "tidy", "suggest", "label", "embed"],
+    "README.md": ["train", "clusters", "tidy", "suggest", "label", "embed", "export"],
     "docs/usage.md": ["train", "report", "clusters", "embed", "evaluate", "import"],
 }
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/systems.md", "docs/paper.md", "docs/labels.md"])
+@pytest.mark.parametrize("page", [*PAGES, "docs/systems.md", "docs/paper.md", "docs/labels.md", "docs/export.md"])
 def test_commands_in_the_documentation_are_understood(page):
     assert len(commands(page)) >= 2
     for command in commands(page):

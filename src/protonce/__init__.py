@@ -4,6 +4,7 @@ import protonce
 run = protonce.train("photos/", "runs/first", epochs=100)
 run.prototypes, run.assign("more-photos/"), run.embed("more-photos/")
 run.tidy(), run.suggest(20), run.label("labels.csv"), run.search(["photo.jpg"]), run.evaluate("knn"), run.report()
+run.export("onnx", "encoder.onnx")
 """
 
 import importlib

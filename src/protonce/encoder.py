@@ -113,6 +113,26 @@ def fixed_size(backbone: str) -> int | None:
     return None if config is None or not config.fixed_input_size else int(config.input_size[-1])
 
 
+def timm_options(settings: Resolved) -> dict[str, Any]:
+    """Arguments of `timm.create_model` beside the name, for width, initial weights and image size."""
+    name = settings.backbone
+    options: dict[str, Any] = {}
+    if settings.width != 64 and _is_resnet(name):
+        options["channels"] = tuple(settings.width * 2**stage for stage in range(4))
+        # Only timm's deep stem (three 3x3 convolutions, ResNet-C) can be narrower than 64 channels.
+        options |= {"stem_type": "deep", "stem_width": settings.width // 2}
+    if _is_resnet(name) and settings.block_init == "torchvision":
+        # All else is drawn alike by both: He's normal with fan_out for convolutions, 1 and 0 for batch norm.
+        options["zero_init_last"] = False
+    if fixed_size(name) not in (None, settings.image_size):
+        options["img_size"] = settings.image_size
+    return options
+
+
+def _is_resnet(name: str) -> bool:
+    return bool(timm.models.is_model_in_modules(name, ["resnet"]))
+
+
 def timm_backbone(settings: Resolved) -> nn.Module:
     """Create a timm backbone, (B, 3, s, s) to (B, D).
 
@@ -124,24 +144,14 @@ def timm_backbone(settings: Resolved) -> nn.Module:
         close = get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else "; see timm.list_models()"
         raise UserError(f"timm has no backbone {shown(name)}{hint}")
-    options: dict[str, Any] = {}
-    is_resnet = timm.models.is_model_in_modules(name, ["resnet"])
-    if settings.width != 64 and is_resnet:
-        options["channels"] = tuple(settings.width * 2**stage for stage in range(4))
-        # Only timm's deep stem (three 3x3 convolutions, ResNet-C) can be narrower than 64 channels.
-        options |= {"stem_type": "deep", "stem_width": settings.width // 2}
-    if is_resnet and settings.block_init == "torchvision":
-        # All else is drawn alike by both: He's normal with fan_out for convolutions, 1 and 0 for batch norm.
-        options["zero_init_last"] = False
-    if fixed_size(name) not in (None, settings.image_size):
-        options["img_size"] = settings.image_size
+    options = timm_options(settings)
     try:
         backbone: Any = timm.create_model(name, num_classes=0, **options)
     except Exception as error:  # each model has its own kinds of errors for sizes that it does not support
         why = one_line(str(error), 200) or type(error).__name__
         raise UserError(f"timm cannot build {name} for images of {settings.image_size} pixels: {why}") from None
     if settings.stem == "small":
-        if not is_resnet:
+        if not _is_resnet(name):
             raise UserError(f"stem small is only available for ResNets, not for {name}; set stem to standard")
         channels = backbone.bn1.num_features
         backbone.conv1 = nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)

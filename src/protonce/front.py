@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from torch import nn
+from torch import Tensor, nn
 
 import protonce.run
 from protonce import api
@@ -12,6 +12,8 @@ from protonce.data.sources import Data
 from protonce.data.views import Views
 
 if TYPE_CHECKING:
+    from protonce.export.exporting import Exported
+    from protonce.export.shipment import Which
     from protonce.label.labelling import Predictions
     from protonce.label.labels_file import Given
     from protonce.label.search import Hit
@@ -137,6 +139,44 @@ class Run(protonce.run.Run):
             copy=copy,
             data=data,
             quiet=True,
+        )
+
+    def export(
+        self,
+        to: str,
+        out: str | Path,
+        *,
+        encoder: "Which | None" = None,
+        prototypes: bool = False,
+        labels: "Given | None" = None,
+        preprocess: bool = False,
+        example: Tensor | None = None,
+    ) -> "Exported":
+        """Write an encoder for another program.
+
+        Args:
+            to: "onnx", "torch-export", "timm", "torchvision", "safetensors", "detectron2", "huggingface" or "pcl".
+            out: a new file, or for "huggingface" a new folder.
+            encoder: "query" or "momentum"; None: query, or momentum with prototypes, which are means of its embeddings.
+            prototypes: return the nearest prototype of each granularity and its distance too ("onnx", "torch-export").
+            labels: a table, or the label of each image by its name, to name prototypes by; None: those of the folders.
+            preprocess: take pixels (B, H, W, 3) of type uint8, and resize, crop and normalise them inside.
+            example: a batch of two inputs, if the run was trained with custom views.
+        """
+        from protonce.export.exporting import export
+        from protonce.label.labels_file import take_labels
+
+        told = None if labels is None else take_labels(labels, self.images[0])
+        known = None if told is None else {i: own[0] for i, own in told.items()}
+        return export(
+            self,
+            to,
+            Path(out),
+            encoder=encoder,
+            prototypes=prototypes,
+            labels=known,
+            prepare=preprocess,
+            example=example,
         )
 
 

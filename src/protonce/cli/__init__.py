@@ -15,6 +15,7 @@ from protonce.cli import (
     demo,
     embed,
     evaluate,
+    export,
     import_,
     label,
     report,
@@ -69,6 +70,7 @@ def build_parser(method: str) -> Parser:
     embed.add(commands)
     evaluate.add(commands)
     import_.add(commands)
+    export.add(commands)
     compare.add(commands)
     tune.add(commands)
     ablation.add(commands)

@@ -84,15 +84,15 @@ def crop_resize(
         (B, 3, size, size)
     """
     box = torch.from_numpy(boxes).float().to(images.device)
-    rows = _resize_weights(box[:, 0], box[:, 2], images.shape[2], size, resize_first)  # (B, size, H)
-    columns = _resize_weights(box[:, 1], box[:, 3], images.shape[3], size, resize_first)  # (B, size, W)
+    rows = resize_weights(box[:, 0], box[:, 2], images.shape[2], size, resize_first)  # (B, size, H)
+    columns = resize_weights(box[:, 1], box[:, 3], images.shape[3], size, resize_first)  # (B, size, W)
     if flip is not None:
         mirrored = torch.from_numpy(flip).to(images.device)[:, None, None]
         columns = torch.where(mirrored, columns.flip(1), columns)
     return rows[:, None] @ images @ columns[:, None].mT
 
 
-def _resize_weights(start: Tensor, length: Tensor, n: int, size: int, resize_first: bool) -> Tensor:
+def resize_weights(start: Tensor, length: Tensor, n: int, size: int, resize_first: bool) -> Tensor:
     """Weights of the n input lines in each of `size` output lines of [start, start + length); (B, size, n)."""
     step = (length / size)[:, None, None]  # input lines per output line
     reach = step.clamp_min(1)  # half the width of the triangle: wider than a line only when shrinking

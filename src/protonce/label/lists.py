@@ -23,7 +23,7 @@ def inverted_lists(x: Tensor, coding: str) -> Any:
 
     n, dim = x.shape
     count = max(int(4 * n**0.5), 1)
-    lists = faiss.index_factory(dim, f"IVF{count},{coding}", faiss.METRIC_INNER_PRODUCT)
+    lists: Any = faiss.index_factory(dim, f"IVF{count},{coding}", faiss.METRIC_INNER_PRODUCT)
     if hasattr(lists, "do_polysemous_training"):
         lists.do_polysemous_training = False  # for filtering by Hamming distance, which is not used; it takes minutes
     vectors = x.numpy()
