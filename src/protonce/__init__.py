@@ -26,7 +26,7 @@ _WHERE = {
     "Settings": "protonce.config",
     "UserError": "protonce.errors",
 }
-_MODULES = ("losses", "prototypes", "kmeans", "encoder", "features", "memory", "data", "methods", "evaluate")
+_MODULES = ("losses", "prototypes", "kmeans", "encoder", "features", "memory", "data", "methods", "evaluate", "sklearn")
 
 __all__ = ["Run", "Settings", "UserError", "load", "train"]
 

@@ -8,7 +8,7 @@ from protonce import randomness
 from protonce.assembly import assemble
 from protonce.data.sources import Data
 from protonce.data.views import Views
-from protonce.journal import Lost, writing
+from protonce.journal import Journal, Lost, writing
 from protonce.methods.base import System
 from protonce.preparation import Request, prepare
 from protonce.progress import Reporter
@@ -59,6 +59,7 @@ def train(
         if plan.previous is not None and plan.previous.finished:
             reporter.say(f"{plan.out} has already been trained for {plan.settings.epochs} epochs")
         else:
-            fit(training, reporter)
+            with Journal(training, reporter) as journal:
+                fit(training, journal)
     ranks.barrier()
     return Run(plan.out, encoder, views)

@@ -61,6 +61,22 @@ class Lost:
             append_skipped(self.out, name, f"{reason}, since training began")
 
 
+def final_prototypes(training: Training, features: MomentumFeatures) -> list[Prototypes]:
+    """The prototypes of a run: those of one more E-step after the last epoch."""
+    system, epochs = training.system, training.settings.epochs
+    found = None
+    if type(system).prototypes is not System.prototypes:
+        torch.manual_seed(randomness.key(training.settings.seed, "e-step", epochs))
+        found = system.prototypes(system.e_step(epochs, features))
+    return found or cluster_features(training, epochs, features())
+
+
+def cluster_features(training: Training, number: int, features: Tensor) -> list[Prototypes]:
+    """Clusters of V' at the beginning of an epoch, for a system that makes none."""
+    found = training.system.context.on_first(lambda: cluster(features, training.settings, number))
+    return [c.occupied.to(training.device) for c in found]
+
+
 @contextmanager
 def writing(plan: Plan, ranks: Ranks, lost: Lost) -> Iterator[None]:
     """Context in which this training alone writes to the run folder, which is created if it is new."""
@@ -130,7 +146,7 @@ class Journal:
         """Record the clusters of an E-step; if it found none, make some for the record when they are due."""
         found = self.system.prototypes(epoch.state)
         if found is None and self._recorded(epoch.number):
-            found = epoch.recorded = self._cluster(epoch.number, self.system.clustered(features))
+            found = epoch.recorded = cluster_features(self.training, epoch.number, self.system.clustered(features))
         if found is not None:
             self._check_granularities(found)
             v_ = self.system.clustered(features)  # on every rank, for all compute it together
@@ -196,11 +212,7 @@ class Journal:
 
     def end(self, features: MomentumFeatures) -> None:
         """End the training: one more E-step gives the run's prototypes, and the encoder is written."""
-        epochs, final = self.settings.epochs, None
-        if type(self.system).prototypes is not System.prototypes:
-            torch.manual_seed(randomness.key(self.settings.seed, "e-step", epochs))
-            final = self.system.prototypes(self.system.e_step(epochs, features))
-        final = final or self._cluster(epochs, features())
+        final = final_prototypes(self.training, features)
         if self.ranks.is_first:
             query, own_backbone = self.system.query, self.training.plan.own["own_encoder"]
             write_prototypes(self.out, final)
@@ -215,11 +227,6 @@ class Journal:
         """Whether the encoder is kept after so many epochs."""
         every = self.settings.snapshot_every
         return every > 0 and done % every == 0
-
-    def _cluster(self, number: int, features: Tensor) -> list[Prototypes]:
-        """Clusters for the record, of V' at the beginning of an epoch."""
-        found = self.system.context.on_first(lambda: cluster(features, self.settings, number))
-        return [c.occupied.to(self.training.device) for c in found]
 
     def _check_granularities(self, found: list[Prototypes]) -> None:
         if len(found) != len(self.settings.clusters):

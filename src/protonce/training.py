@@ -1,6 +1,7 @@
 """The training loop: E-step, M-step, journal (algorithm 1)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,32 +10,45 @@ from protonce import randomness
 from protonce.assembly import MomentumFeatures, Training
 from protonce.checkpoints import Epoch, to_device
 from protonce.context import Progress
-from protonce.journal import Journal
-from protonce.methods.base import Batch
+from protonce.methods.base import Batch, Term
 from protonce.optimizers import clip, learning_rate
-from protonce.progress import Reporter
 
 
-def fit(training: Training, reporter: Reporter) -> None:
+class Journal(Protocol):
+    """Is told what happens, and keeps what it likes."""
+
+    def e_step(self, epoch: Epoch, features: MomentumFeatures) -> None:
+        """An E-step was made."""
+
+    def step(self, epoch: Epoch, batch: Batch, loss: Tensor, terms: Mapping[str, Term]) -> None:
+        """An M-step was made."""
+
+    def epoch(self, epoch: Epoch, features: MomentumFeatures) -> None:
+        """An epoch has ended."""
+
+    def end(self, features: MomentumFeatures) -> None:
+        """The last epoch has ended."""
+
+
+def fit(training: Training, journal: Journal) -> None:
     """Algorithm 1, from the last checkpoint to the last epoch."""
     system, begun = training.system, training.begun
     features = MomentumFeatures(training)  # V' = f_θ'(X), computed when it is asked for
-    with Journal(training, reporter) as journal:
-        for number in range(training.start, training.settings.epochs):
-            if begun is None:  # else its E-step was made before the run was interrupted
-                torch.manual_seed(randomness.key(training.settings.seed, "e-step", number))
-                state = system.e_step(number, features)  # C^m, φ_m; None in warm-up
-                begun = Epoch(number, to_device(state, training.device))
-                journal.e_step(begun, features)
-            for batch in batches(training, begun):
-                loss, terms = training.m_step(batch, begun.state)  # v, v', L_ProtoNCE
-                update(training, loss, batch)  # θ = SGD(L_ProtoNCE, θ)
-                system.after_step(batch.progress)  # θ' = m θ' + (1 - m) θ
-                journal.step(begun, batch, loss, terms)
-            features.forget()
-            journal.epoch(begun, features)
-            begun = None
-        journal.end(features)
+    for number in range(training.start, training.settings.epochs):
+        if begun is None:  # else its E-step was made before the run was interrupted
+            torch.manual_seed(randomness.key(training.settings.seed, "e-step", number))
+            state = system.e_step(number, features)  # C^m, φ_m; None in warm-up
+            begun = Epoch(number, to_device(state, training.device))
+            journal.e_step(begun, features)
+        for batch in batches(training, begun):
+            loss, terms = training.m_step(batch, begun.state)  # v, v', L_ProtoNCE
+            update(training, loss, batch)  # θ = SGD(L_ProtoNCE, θ)
+            system.after_step(batch.progress)  # θ' = m θ' + (1 - m) θ
+            journal.step(begun, batch, loss, terms)
+        features.forget()
+        journal.epoch(begun, features)
+        begun = None
+    journal.end(features)
 
 
 def batches(training: Training, epoch: Epoch) -> Iterator[Batch]:
