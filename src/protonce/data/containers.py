@@ -7,10 +7,11 @@ from pathlib import Path
 from protonce.data.archives import TARS, ZIPS, list_tar, list_zip
 from protonce.data.folders import list_folder
 from protonce.data.listings import Listing
+from protonce.data.shards import is_pattern, list_shards
 from protonce.data.tables import TABLES, list_table
 from protonce.errors import UserError
 
-KINDS = "a folder, .zip, .tar, .csv or .parquet of images, or `builtin`"
+KINDS = "a folder, .zip, .tar, shards-{0000..0127}.tar, .csv or .parquet of images, or `builtin`"
 
 
 def list_files(path: Path) -> Listing:
@@ -22,6 +23,8 @@ def list_files(path: Path) -> Listing:
     # Unlike those of Path, these functions accept names that no file can have.
     if os.path.isdir(path):  # noqa: PTH112
         return list_folder(path)
+    if is_pattern(path) and not os.path.isfile(path):  # noqa: PTH113
+        return list_shards(path)
     if not os.path.isfile(path):  # noqa: PTH113
         raise UserError(f"{str(path)[:1000]} does not exist; give {KINDS}")
     name = path.name.lower()
@@ -37,3 +40,8 @@ def list_files(path: Path) -> Listing:
             except OSError as error:
                 raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     raise UserError(f"{path} has an unsupported file format; give {KINDS}")
+
+
+def exists(path: Path) -> bool:
+    """Whether a path leads to something, or is a pattern of archives."""
+    return path.exists() or is_pattern(path)

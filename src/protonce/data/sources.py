@@ -7,7 +7,7 @@ uses them only if the system needs labels.
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from protonce.data.folders import list_paths
 from protonce.data.identity import fingerprint_of, sample_bytes
 from protonce.data.listings import Listing, Marks, only
 from protonce.data.pictures import SUFFIXES, Pixels
+from protonce.data.python_objects import Indexed, describe, is_indexed, list_object
 from protonce.errors import UserError
 
 SMALL_FILE = 16_000  # bytes
@@ -39,6 +40,14 @@ class Items(Protocol):
     def load(self, i: int, /) -> Any:
         """Item i; for images a uint8 array (h, w, 3) or a Pillow image."""
         ...
+
+
+class ByIndex(Protocol):
+    """A map-style data set, as torch has them: images, or pairs of image and label."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: int, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -172,7 +181,8 @@ class _Decoded:
             return pictures.decode(file).pixels
 
 
-Data = str | Path | NDArray[np.uint8] | Items | Source
+# Lists, tables of pandas and pyarrow, and data sets of torch and Hugging Face are `Iterable`, or `Items` by index.
+Data = str | Path | NDArray[np.uint8] | Items | Source | Iterable[Any] | ByIndex
 
 
 def open_source(
@@ -183,7 +193,9 @@ def open_source(
     Args:
         data: a folder, a .zip or .tar, a .csv or .parquet of paths, a data set as `NAME[@SPLIT]:ROOT` (ImageNet,
             Places205, VOC2007, VOC2012, or one of torchvision's), `builtin`, an array of images (n, h, w) or
-            (n, h, w, 3), or an object with `len` and `load(i)` (and optionally `names` and `labels`).
+            (n, h, w, 3), or an object with `len` and `load(i)` (and optionally `names` and `labels`). Or a list of
+            paths or images, a table of pandas or pyarrow with a column of paths or of encoded images, a map-style data
+            set of torch, or one of Hugging Face with a column of type Image.
         part: "train" or "test", for data sets that have both splits.
         seed: of the built-in images and of `limit`.
         limit: number of items to draw at random; 0: all. Only as many files are opened as needed.
@@ -234,7 +246,10 @@ def _open(data: Data, part: str, seed: int, limit: int, known: Sequence[str] | N
     elif isinstance(data, Items):
         source = _from_items(data, f"{type(data).__module__}.{type(data).__qualname__}")
     else:
-        source = _from_array(_array_of(data))
+        found = list_object(data)
+        if found is not None:
+            return _from_files(describe(data), describe(data), found, seed, limit, known)
+        source = _from_items(Indexed(data), describe(data)) if is_indexed(data) else _from_array(_array_of(data))
     return _limited(source, seed, limit)
 
 

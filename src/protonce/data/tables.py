@@ -1,15 +1,17 @@
-"""List the image files of a .csv or .parquet with a column of paths."""
+"""List the images of a table: a .csv or .parquet, or one in memory, with a column of paths or of encoded images."""
 
 import csv
 from pathlib import Path
 from typing import Any
 
+from protonce.data.encoded import Values, content_of, list_encoded, numbered, path_of
 from protonce.data.folders import of_paths
 from protonce.data.listings import Listing
 from protonce.errors import UserError
 
 TABLES = (".csv", ".parquet")
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image", "name")  # columns of a table
+IMAGES = ("bytes", "image_bytes", "img")  # columns of encoded images; those of paths may have them too
 LABELS = ("label", "class", "target", "category")
 MAX_PATH = 4096  # characters; no system allows longer paths
 MAX_ROWS = 20_000_000
@@ -23,29 +25,62 @@ def list_table(path: Path) -> Listing:
         UserError: the table is damaged, or a row does not have a path.
     """
     columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
-    paths = _column(path, columns, PATHS)
+    return list_columns(str(path), columns, path.parent)
+
+
+def list_columns(called: str, columns: Columns, folder: Path) -> Listing:
+    """List the images of a table: a column has their paths, or the encoded images themselves.
+
+    Args:
+        called: the table, in messages.
+        columns: by name.
+        folder: that paths are relative to.
+
+    Raises:
+        UserError: there is no such column, or a row is wrong.
+    """
+    labels = _column(called, columns, LABELS)
+    for name in (*IMAGES, *PATHS):
+        values = _column(called, columns, (name,))
+        if values is not None and any(content_of(value) is not None for value in values):
+            return _list_encoded(called, columns, name, values, labels, folder)
+    paths = _column(called, columns, PATHS)
     if paths is None:
-        raise UserError(f"{path} has no column of image paths; name the column {', '.join(PATHS[:-1])} or {PATHS[-1]}")
-    labels = _column(path, columns, LABELS)
+        known = f"{', '.join(PATHS[:-1])} or {PATHS[-1]}"
+        raise UserError(f"{called} has no column of image paths; name the column {known}")
     texts = ["" if value is None else str(value) for value in labels] if labels is not None else [""] * len(paths)
     found: dict[str, str] = {}
     for i, (name, label) in enumerate(zip(paths, texts, strict=True)):
         if not isinstance(name, str) or not name or "\0" in name or len(name) > MAX_PATH:
             shown = "nothing" if name in (None, "") else repr(name)[:80]
-            raise UserError(f"{path} has {shown} instead of a path in row {i + 1} below its header")
+            raise UserError(f"{called} has {shown} instead of a path in row {i + 1} below its header")
         if found.setdefault(name, label) != label:
-            raise UserError(f"{path} gives {name!r} two labels, {found[name]!r:.80} and {label!r:.80}; remove one")
+            raise UserError(f"{called} gives {name!r} two labels, {found[name]!r:.80} and {label!r:.80}; remove one")
     rows = sorted(found.items())
-    places = [(name, path.parent / name) for name, _ in rows]
-    return of_paths(f"in the table {path}", places, None if labels is None else [label for _, label in rows])
+    places = [(name, folder / name) for name, _ in rows]
+    return of_paths(f"in the table {called}", places, None if labels is None else [label for _, label in rows])
 
 
-def _column(path: Path, columns: Columns, names: tuple[str, ...]) -> list[Any] | None:
+def _list_encoded(
+    called: str, columns: Columns, column: str, values: list[Any], labels: list[Any] | None, folder: Path
+) -> Listing:
+    """Encoded images in the order of the rows, named by the column of paths, if there is one."""
+    others = [(name, found) for name, found in columns if name.strip().lower() != column]
+    named = _column(called, others, PATHS)
+    if named is not None and all(isinstance(name, str) and name for name in named):
+        names = named
+    else:
+        names = [path_of(value) or number for value, number in zip(values, numbered(len(values)), strict=True)]
+    texts = None if labels is None else ["" if value is None else str(value) for value in labels]
+    return list_encoded(called, Values(values), names, texts, folder)
+
+
+def _column(called: str, columns: Columns, names: tuple[str, ...]) -> list[Any] | None:
     """The column with the first of these names that occurs; None: there is none."""
     for wanted in names:
         found = [values for name, values in columns if name.strip().lower() == wanted]
         if len(found) > 1:
-            raise UserError(f"{path} has {len(found)} columns {wanted!r}; rename or remove the others")
+            raise UserError(f"{called} has {len(found)} columns {wanted!r}; rename or remove the others")
         if found:
             return found[0]
     return None
@@ -81,7 +116,7 @@ def _parquet(path: Path) -> Columns:
             if file.metadata.num_rows > MAX_ROWS:  # a few bytes may be billions of equal rows
                 raise ValueError(f"it has more than {MAX_ROWS:,} rows")
             names = file.schema_arrow.names
-            wanted = [name for name in names if name.strip().lower() in (*PATHS, *LABELS)]
+            wanted = [name for name in names if name.strip().lower() in (*PATHS, *IMAGES, *LABELS)]
             table = file.read(columns=wanted)
             return [(name, table.column(i).to_pylist()) for i, name in enumerate(table.column_names)]
     except Exception as error:  # pyarrow raises many kinds of errors for a damaged file

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from protonce import manifest
 from protonce.data import named
+from protonce.data.containers import exists
 from protonce.data.loader import Loader
 from protonce.data.sources import Data, Source, open_source
 from protonce.data.views import ImageViews, Views
@@ -267,7 +268,7 @@ class Run:
             raise UserError(f"{self.path} was imported without images; pass --train, or import it with --data")
         if data is None:
             data = str(before["source"])
-            if data != "builtin" and named.parse(data) is None and not Path(data).exists():
+            if data != "builtin" and named.parse(data) is None and not exists(Path(data)):
                 where = "pass their location with --data or --train"
                 raise UserError(f"the training images of {self.path} ({data}) are not available; {where}")
         source = open_source(data, "train", self.settings.seed, self.settings.limit)

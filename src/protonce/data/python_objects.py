@@ -1,0 +1,188 @@
+"""Images as Python programs have them: lists, tables of pandas and pyarrow, data sets of torch and Hugging Face.
+
+Each becomes a listing of encoded images, or items by index; the libraries themselves are not imported.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from protonce.data.encoded import Spool, content_of, list_encoded, numbered, path_of
+from protonce.data.folders import of_paths, open_regular
+from protonce.data.listings import Listing
+from protonce.data.tables import Columns, list_columns
+from protonce.errors import UserError
+
+
+def describe(data: Any) -> str:
+    """What the object is called in messages."""
+    if isinstance(data, list | tuple):
+        return f"a list of {len(data):,} {'paths' if isinstance(data[0], str | Path) else 'images'}"
+    return f"{type(data).__module__.partition('.')[0]}.{type(data).__qualname__}"
+
+
+def list_object(data: Any) -> Listing | None:
+    """Listing of the encoded images of an object; None: it has none.
+
+    Raises:
+        UserError: it has no images where they are expected.
+    """
+    if isinstance(data, list | tuple) and data and all(isinstance(value, str | Path) for value in data):
+        return _list_paths(data)
+    columns = _columns(data)
+    if columns is not None:
+        return list_columns(describe(data), columns, Path())
+    if hasattr(data, "features") and hasattr(data, "cast_column"):
+        return _list_hugging_face(data)
+    return None
+
+
+def _list_paths(data: Sequence[str | Path]) -> Listing:
+    """Files in the order of the list, named as below the deepest folder that contains all."""
+    paths = [Path(value) for value in data]
+    if len({*paths}) < len(paths):
+        twice = next(path for i, path in enumerate(paths) if path in paths[:i])
+        raise UserError(f"{twice} is twice in the list; give each image once")
+    top = os.path.commonpath([os.path.abspath(path.parent) for path in paths])  # noqa: PTH100 - links stay as they are
+    names = [Path(os.path.relpath(path, top)).as_posix() for path in paths]
+    return of_paths(f"in {describe(data)}", list(zip(names, paths, strict=True)))
+
+
+def _columns(data: Any) -> Columns | None:
+    """The columns of a table of pandas or pyarrow; None: it is none."""
+    if hasattr(data, "iloc") and hasattr(data, "columns"):
+        return [(str(name), data.iloc[:, i].tolist()) for i, name in enumerate(data.columns)]
+    if hasattr(data, "column_names") and hasattr(data, "to_pylist"):
+        return [(name, data.column(i).to_pylist()) for i, name in enumerate(data.column_names)]
+    return None
+
+
+# Hugging Face
+
+
+def _list_hugging_face(data: Any) -> Listing:
+    """The column of images, decoded here as files are; of a stream the images are kept in a temporary file."""
+    images = [name for name, kind in (data.features or {}).items() if type(kind).__name__ == "Image"]
+    if len(images) != 1:
+        known = ", ".join(data.features or {}) or "unknown"
+        raise UserError(f"the data set has {len(images)} columns of type Image ({known}); it must have one")
+    column = images[0]
+    where = describe(data)
+    raw = data.cast_column(column, type(data.features[column])(decode=False))
+    named = next((name for name, kind in data.features.items() if type(kind).__name__ == "ClassLabel"), None)
+    classes = None if named is None else data.features[named]
+    if hasattr(data, "__len__"):
+        rows = _HuggingFace(raw, column)
+        values = raw.select_columns([column])
+        names = [_name(values[i][column], i) for i in range(len(raw))]
+        codes = None if named is None else list(raw[named])
+        labels = None if classes is None or codes is None else [_class(classes, code) for code in codes]
+        return list_encoded(where, rows, names, labels, Path())
+    names, found = [], []
+
+    def content() -> Iterable[bytes]:
+        for i, row in enumerate(raw):
+            names.append(_name(row[column], i))
+            found.append("" if classes is None else _class(classes, row[named]))
+            inside, path = content_of(row[column]), path_of(row[column])
+            if inside is None and path is not None:
+                with open_regular(Path(path)) as file:
+                    inside = file.read()
+            yield inside or b""
+
+    spool = Spool(content(), "keep the images of a stream")
+    return list_encoded(where, spool, names, None if classes is None else found, Path())
+
+
+def _name(value: Any, i: int) -> str:
+    path = path_of(value)
+    return numbered(i + 1)[i] if path is None else Path(path).name
+
+
+def _class(classes: Any, code: Any) -> str:
+    return "" if code is None or code < 0 else str(classes.int2str(int(code)))
+
+
+@dataclass
+class _HuggingFace:
+    """A column of encoded images. A class, so that it can be pickled for worker processes."""
+
+    rows: Any
+    column: str
+
+    def __call__(self, i: int) -> Any:
+        return self.rows[i][self.column]
+
+
+# Decoded images
+
+
+class Indexed:
+    """A list of images, or a map-style data set of torch, as items by index.
+
+    Attributes:
+        labels: what is in second place, by the data set's names of classes; None: there is nothing.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.labels = self._labels()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def load(self, i: int) -> Any:
+        """Item i; of an image its pixels, (h, w, 3) uint8, or a Pillow image."""
+        item = self.data[i]
+        return _pixels(item[0] if isinstance(item, tuple | list) and len(item) else item)
+
+    def _labels(self) -> list[str] | None:
+        first = self.data[0]
+        if not (isinstance(first, tuple | list) and len(first) > 1):
+            return None
+        known = getattr(self.data, "targets", None)
+        targets = (
+            known if known is not None and len(known) == len(self) else [self.data[i][1] for i in range(len(self))]
+        )
+        classes = getattr(self.data, "classes", None)
+        return [_label(target, classes) for target in targets]
+
+
+def _label(target: Any, classes: Any) -> str:
+    code = target.item() if hasattr(target, "item") and getattr(target, "ndim", 0) == 0 else target
+    if isinstance(code, int) and isinstance(classes, list | tuple) and 0 <= code < len(classes):
+        return str(classes[code])
+    return str(code)
+
+
+def _pixels(image: Any) -> Any:
+    """A tensor (3, h, w) or (1, h, w), or a grey array, as an array (h, w, 3) of type uint8; anything else as it is."""
+    if isinstance(image, Image.Image):
+        return image
+    is_tensor = hasattr(image, "permute") and hasattr(image, "detach")
+    array = image.detach().cpu().numpy() if is_tensor else image
+    if not isinstance(array, np.ndarray):
+        return image
+    if is_tensor and array.ndim == 3 and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+        if array.dtype.kind == "f":  # as torchvision's ToTensor scales them
+            if array.min() < 0 or array.max() > 1:
+                raise UserError("images as tensors of floats must be in [0, 1]; leave normalisation to protonce")
+            array = np.rint(255 * array).astype(np.uint8)
+    if array.dtype == np.uint8 and array.ndim == 2:
+        array = array[..., None]
+    grey = array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 1
+    return np.repeat(array, 3, axis=2) if grey else array
+
+
+def is_indexed(data: Any) -> bool:
+    """Whether an object is a list of images of several shapes or kinds, or a data set by index."""
+    if isinstance(data, list | tuple):
+        shapes = {getattr(value, "shape", None) for value in data}
+        return bool(data) and (isinstance(data[0], Image.Image) or (None not in shapes and len(shapes) > 1))
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "__array__")
