@@ -4,7 +4,7 @@ Each becomes a listing of encoded images, or items by index; the libraries thems
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,4 +185,5 @@ def is_indexed(data: Any) -> bool:
     if isinstance(data, list | tuple):
         shapes = {getattr(value, "shape", None) for value in data}
         return bool(data) and (isinstance(data[0], Image.Image) or (None not in shapes and len(shapes) > 1))
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "__array__")
+    by_index = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) > 0
+    return by_index and not isinstance(data, Mapping) and not hasattr(data, "__array__")
