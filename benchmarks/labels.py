@@ -114,7 +114,7 @@ def main() -> None:
     torch.set_num_threads(1)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for path in options.runs:
-        name = Path(path).name
+        name = Path(path).name + ("" if options.data is None else f" on {'/'.join(Path(options.data).parts[-2:])}")
         for found in study(path, options.data, options.draws, result.get(name, {})):
             result[name] = found
             write_whole(RESULT, json.dumps(result, indent=1) + "\n")

@@ -1,7 +1,11 @@
 """Exported encoders against the programs they are for: onnxruntime, torch, timm, torchvision, and the run itself."""
 
 import json
+import math
 import pickle
+import sys
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -16,7 +20,7 @@ import protonce
 from protonce.cli import main
 from protonce.errors import UserError
 from protonce.export.shipment import name_prototypes
-from protonce.export.to_detectron2 import renamed
+from protonce.export.to_detectron2 import _structure, renamed
 from protonce.importing import import_encoder
 from test_examples import blocks, commands
 
@@ -89,7 +93,8 @@ def test_graphs_return_what_the_run_does(graphs, trained, to, batch):
         which = torch.from_numpy(found[f"prototype_{m}"])
         np.testing.assert_allclose(found[f"distance_{m}"], distance.min(dim=1).values.numpy(), atol=1e-4)
         np.testing.assert_allclose(distance.gather(1, which[:, None])[:, 0].numpy(), found[f"distance_{m}"], atol=1e-4)
-    about = json.loads((graphs / to / "plain.json").read_text())
+    (file,) = (graphs / to).glob("plain.*.json")
+    about = json.loads(file.read_text())
     names = [about["labels"][i] for i in found["label"]]
     assert names == [about["prototype_names"][-1][i] for i in found["prototype_1"]]
 
@@ -125,6 +130,17 @@ def test_the_query_encoder_alone(trained, tmp_path):
     assert about["preprocessing"]["mean"] == s.mean
 
 
+def test_graphs_say_nothing_of_this_disk(graphs):
+    """Tracing writes down where each line of code is, and the example."""
+    places = [Path(protonce.__file__).parents[1], Path(torch.__file__).parents[1], Path(sys.prefix)]
+    for file in (graphs / "onnx" / "plain.onnx", graphs / "torch-export" / "plain.pt2"):
+        content = file.read_bytes()
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                content = b"".join(archive.read(name) for name in archive.namelist())
+        assert not any(str(place).encode() in content for place in places)
+
+
 def test_names_of_prototypes_by_hand():
     coarse, fine = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0, 0, 1, 2, 2, 3])
     parents = [torch.tensor([0, 0, 1, 1])]
@@ -150,7 +166,7 @@ def test_an_unusual_model_is_built_by_the_printed_python(trained, tmp_path, monk
     model = loaded(how, tmp_path, monkeypatch)["model"].eval()
     with torch.no_grad():
         torch.testing.assert_close(model(inputs(2, 16)), trained.encoders[0].features(inputs(2, 16)))
-    assert json.loads((tmp_path / "narrow.json").read_text())["how_to_load"] == how
+    assert json.loads((tmp_path / "narrow.safetensors.json").read_text())["how_to_load"] == how
 
 
 @pytest.mark.parametrize("stem", ["standard", "small"])
@@ -191,6 +207,19 @@ def test_detectron2_has_its_own_names(resnet, tmp_path):
     assert renamed("layer4.2.conv3.weight") == "res5.2.conv3.weight", "as of a ResNet-50"
 
 
+@pytest.mark.parametrize(
+    ("backbone", "expected"),
+    [
+        ("resnet18", {"DEPTH": 18, "STRIDE_IN_1X1": False, "RES2_OUT_CHANNELS": 64}),
+        ("resnet101", {"DEPTH": 101, "STRIDE_IN_1X1": False}),
+        ("wide_resnet50_2", {"DEPTH": 50, "STRIDE_IN_1X1": False, "WIDTH_PER_GROUP": 128}),
+        ("resnext101_32x8d", {"DEPTH": 101, "STRIDE_IN_1X1": False, "NUM_GROUPS": 32, "WIDTH_PER_GROUP": 8}),
+    ],
+)
+def test_detectron2_is_told_which_resnet_it_is(backbone, expected):
+    assert _structure(backbone) == expected
+
+
 def test_a_published_checkpoint_goes_in_and_comes_out(resnet, tmp_path):
     run, state = resnet
     protonce.load(run).export("pcl", tmp_path / "again.pth.tar")
@@ -221,7 +250,7 @@ def test_a_folder_for_the_hugging_face_hub(photos, tmp_path, monkeypatch):
     config = timm.data.resolve_data_config({}, model=model)
     s = run.settings
     assert tuple(config["input_size"]) == (3, 16, 16)
-    assert round(16 / config["crop_pct"]) == s.plain_resize
+    assert math.floor(16 / config["crop_pct"]) == s.plain_resize
     assert (list(config["mean"]), list(config["std"])) == (s.mean, s.std)
     card = (tmp_path / "hub" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: timm\n")
@@ -246,14 +275,17 @@ def test_a_folder_for_the_hugging_face_hub(photos, tmp_path, monkeypatch):
         (["--to", "pcl", "--out", "x.pth"], "not for resnet10t"),
         (["--to", "huggingface", "--out", "x"], "timm cannot build a small stem"),
         (["--to", "onnx", "--out", "x.onnx", "--prototypes", "--labels", "none.csv"], "there is no file none.csv"),
+        (["--to", "onnx", "--out", "x.onnx", "--labels", "labels.csv"], "export these too, with --prototypes"),
+        (["--to", "pcl", "--out", "x.pth", "--encoder", "momentum"], "has both encoders; leave --encoder out"),
     ],
 )
 def test_what_cannot_be_exported_is_said_in_a_sentence(trained, tmp_path, monkeypatch, capsys, options, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.onnx").write_text("mine")
+    (tmp_path / "labels.csv").write_text("name,label\nslope0/00.png,flat\n")
     assert main(["export", str(trained.path), *options]) == 2
     assert words in capsys.readouterr().err
-    assert [file.name for file in tmp_path.iterdir()] == ["there.onnx"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["labels.csv", "there.onnx"]
 
 
 def test_without_prototypes_there_are_none_to_export(resnet, tmp_path):
@@ -270,8 +302,8 @@ def test_the_command_names_prototypes_by_a_table(trained, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "program.pt2 holds the momentum encoder" in printed
     assert "torch.export.load('program.pt2')" in printed
-    about = json.loads((tmp_path / "program.json").read_text())
-    assert {*about["labels"]} <= {"flat", "steep"}
+    about = json.loads((tmp_path / "program.pt2.json").read_text())
+    assert about["labels"] == ["flat", "steep"]
 
 
 def test_the_documentation_runs_as_written(trained, photos, tmp_path, monkeypatch):
@@ -327,5 +359,14 @@ def test_an_encoder_of_the_users_own(tmp_path):
     np.testing.assert_allclose(session.run(None, {"images": rows})[0], expected, atol=1e-4)
     with pytest.raises(UserError, match="custom views; pass a batch of two of them as example="):
         run.export("onnx", tmp_path / "again.onnx")
+    run.export("safetensors", tmp_path / "own.safetensors")
+    for wrong, words in (
+        ({"preprocess": True}, "cannot be part of a graph"),
+        ({"example": x[:1]}, "pass a batch of two"),
+    ):
+        with pytest.raises(UserError, match=words):
+            run.export("onnx", tmp_path / "again.onnx", **{"example": x[:2], **wrong})
+    with pytest.raises(UserError, match="custom encoder, which other libraries cannot build"):
+        run.export("pcl", tmp_path / "own.pth")
     with pytest.raises(UserError, match="custom encoder, which other libraries cannot build"):
         run.export("timm", tmp_path / "other.safetensors", example=x[:2])

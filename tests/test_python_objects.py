@@ -15,7 +15,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import protonce
-from conftest import SMALL
+from conftest import SMALL, zip_of
 from protonce.data.sources import open_source
 from protonce.errors import UserError
 
@@ -142,11 +142,97 @@ def test_what_is_kept_can_be_read_in_worker_processes(pictures, tmp_path):
 
 
 def test_labels_of_torch_never_reach_training(photos, trained, tmp_path):
-    """The same run from data with labels and without."""
-    data = [np.asarray(Image.open(path)) for path in files(photos)]
+    """The same run with other labels."""
+
+    class Other(Map):
+        def __getitem__(self, i):
+            return super().__getitem__(i)[0], i % 3
+
+    data = Other(photos, torchvision.transforms.PILToTensor())
     run = protonce.train(data, tmp_path / "run", epochs=3, warmup_epochs=1, quiet=True, **SMALL)
-    assert run.images[1] is None
+    assert run.images[1] != trained.images[1]
     assert run.encoder_hash == trained.encoder_hash
+
+
+@pytest.mark.parametrize("kind", ["paths", "pandas, paths", "pandas, bytes", "Hugging Face"])
+def test_rows_keep_their_order_and_are_told_apart(pictures, tmp_path, kind):
+    """Any order, a row twice; and two sets of one kind are not each other's."""
+    order = [5, 0, 3, 0]
+    (tmp_path / "chosen").mkdir()
+    chosen = [files(pictures)[i] for i in order]
+    table = {"label": [path.parent.name for path in chosen]}
+    data = {
+        "paths": lambda: chosen,
+        "pandas, paths": lambda: pandas.DataFrame({"path": [str(path) for path in chosen], **table}),
+        "pandas, bytes": lambda: pandas.DataFrame({"bytes": [path.read_bytes() for path in chosen], **table}),
+        "Hugging Face": lambda: hugging_face(pictures).select(order),
+    }[kind]()
+    found, expected, whole = open_source(data), open_source(pictures), open_source(KINDS[kind](pictures, tmp_path))
+    assert [np.array_equal(found.load(i), expected.load(j)) for i, j in enumerate(order)] == [True] * 4
+    assert len({*found.names}) == 4
+    if found.labels is not None:
+        assert found.labels == [expected.labels[i] for i in order]
+    other = tmp_path / "other" / "cat"
+    other.mkdir(parents=True)
+    for path in files(pictures)[:3]:
+        Image.new("RGB", (10, 12), "red").save(other / path.name)
+    first, second = (open_source(KINDS[kind](place, tmp_path)) for place in (pictures / "cat", other))
+    assert first.identity != second.identity
+    assert first.fingerprint != second.fingerprint or first.names == second.names
+    assert not {*first.files} & {*second.files}
+    assert first.identity != whole.identity
+
+
+def test_missing_labels_are_no_class(pictures):
+    paths = [str(path) for path in files(pictures)[:3]]
+    for labels, expected in (
+        (["cat", None, float("nan")], ["cat", "", ""]),
+        ([1, None, 2], ["1", "", "2"]),
+        (pandas.array([1, None, 2], dtype="Int64"), ["1", "", "2"]),
+        ([0.5, 1.0, 2.0], ["0.5", "1.0", "2.0"]),
+    ):
+        assert open_source(pandas.DataFrame({"path": paths, "label": labels})).labels == expected
+    data = [(Image.open(path), None) for path in paths]
+
+    class Pairs(torch.utils.data.Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            return data[i]
+
+    assert open_source(Pairs()).labels == ["", "", ""]
+
+
+def test_columns_of_many_kinds(pictures):
+    paths = files(pictures)[:2]
+    for column in (paths, [{"bytes": None, "path": str(path)} for path in paths]):
+        assert len(open_source(pandas.DataFrame({"image": column, "note": [object(), object()]}))) == 2
+    with pytest.raises(UserError, match="instead of a path in row 2"):
+        open_source(pandas.DataFrame({"path": pandas.array([str(paths[0]), None], dtype="string")}))
+    with pytest.raises(UserError, match="instead of a path in row 1"):
+        open_source(pandas.DataFrame({"image": [np.zeros(3), np.zeros(3)]}))
+    named = pyarrow.table([[str(p) for p in paths], ["a", "b"], ["c", "d"]], names=["path", "name", "name"])
+    assert len(open_source(named)) == 2
+
+
+def test_data_sets_of_hugging_face_as_they_are(pictures, tmp_path):
+    """With a transform, with labels as text, from an archive, and with an image that is gone."""
+    data = hugging_face(pictures)
+    assert len(open_source(data.with_transform(lambda rows: 1 / 0))) == 6
+    texts = datasets.Dataset.from_dict(
+        {"image": [str(path) for path in files(pictures)], "label": labels_of(pictures)}
+    ).cast_column("image", datasets.Image())
+    assert open_source(texts).labels == labels_of(pictures)
+    archive = zip_of(pictures, tmp_path / "pictures.zip")
+    names = [path.relative_to(pictures).as_posix() for path in files(pictures)]
+    inside = datasets.Dataset.from_dict({"image": [f"zip://{name}::{archive}" for name in names]})
+    for one in (inside, inside.to_iterable_dataset()):
+        assert len(open_source(one.cast_column("image", datasets.Image()))) == 6
+    gone = datasets.Dataset.from_dict({"image": [str(files(pictures)[0]), str(tmp_path / "gone.png")]})
+    for one in (gone, gone.to_iterable_dataset()):
+        found = open_source(one.cast_column("image", datasets.Image()))
+        assert (len(found), len(found.skipped)) == (1, 1)
 
 
 def test_a_run_of_shards_finds_them_again(pictures, tmp_path):
@@ -164,6 +250,8 @@ def test_a_run_of_shards_finds_them_again(pictures, tmp_path):
         open_source(pattern.replace("0001", "0003"))
     with pytest.raises(UserError, match="no archive is called"):
         open_source(str(tmp_path / "other-*.tar"))
+    (tmp_path / "part-9999.tar").mkdir()
+    assert len(open_source(str(tmp_path / "part-*.tar"))) == 18, "a folder is not an archive"
     with pytest.raises(UserError, match="count upwards"):
         open_source(str(tmp_path / "part-{0005..0002}.tar"))
     (tmp_path / "copy").mkdir()
@@ -175,8 +263,8 @@ def test_a_run_of_shards_finds_them_again(pictures, tmp_path):
 
 def test_mistakes_are_explained(pictures, tmp_path):
     paths = files(pictures)
-    with pytest.raises(UserError, match="is twice in the list"):
-        open_source([*paths, paths[0]])
+    with pytest.raises(UserError, match="which is not a path"):
+        open_source([*paths, "a\0b.png"])
     with pytest.raises(UserError, match="has no column of image paths"):
         open_source(pandas.DataFrame({"label": ["cat"]}))
     with pytest.raises(UserError, match="0 columns of type Image"):

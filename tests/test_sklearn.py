@@ -118,6 +118,9 @@ def test_what_cannot_be_fitted_is_a_value_error():
         PCL().fit(x[:3])
     with pytest.raises(ValueError, match="speed"):
         PCL(settings={"speed": 3}).fit(x)
+    for wrong in ({"hidden": 0}, {"mask": 2.0}, {"settings": {"method": "moco"}}):
+        with pytest.raises(ValueError, match=r"hidden must be|this estimator is PCL"):
+            PCL(**wrong).fit(x)
     with pytest.raises(ValueError, match="loss became NaN or infinite; choose a smaller lr"):
         _Prototypes(None).step(None, None, torch.tensor(torch.nan), None)
 
@@ -132,5 +135,13 @@ def test_the_encoder_of_a_run(trained, photos):
     assert pipeline.score(x, source.labels) > 0.5
     assert len(encoder.get_feature_names_out()) == expected.shape[1]
     assert clone(Encoder.from_run(trained.path, "momentum")).transform(x).shape == (48, 16)
+    paths = [str(path) for path in sorted(photos.rglob("*.png"))]
+    order = [7, 3, 40, 3]
+    some = encoder.transform([paths[i] for i in order])
+    np.testing.assert_allclose(some, expected[order], atol=1e-5)
+    with pytest.raises(ValueError, match=r"1 images cannot be read, for example .*gone.png"):
+        encoder.transform([*paths, str(photos / "gone.png")])
+    with pytest.raises(ValueError, match="kind is 'nope'"):
+        Encoder.from_run(trained.path, "nope").fit()
     with pytest.raises(protonce.UserError, match="not a run folder"):
         Encoder.from_run(photos).fit()

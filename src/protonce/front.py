@@ -159,7 +159,8 @@ class Run(protonce.run.Run):
             out: a new file, or for "huggingface" a new folder.
             encoder: "query" or "momentum"; None: query, or momentum with prototypes, which are means of its embeddings.
             prototypes: return the nearest prototype of each granularity and its distance too ("onnx", "torch-export").
-            labels: a table, or the label of each image by its name, to name prototypes by; None: those of the folders.
+            labels: a table, or the label of each image by its name, to name prototypes by, of several labels the first;
+                None: those of the folders.
             preprocess: take pixels (B, H, W, 3) of type uint8, and resize, crop and normalise them inside.
             example: a batch of two inputs, if the run was trained with custom views.
         """

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -81,6 +81,9 @@ class PCL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseE
 
     def fit(self, X: Any, y: object = None) -> "PCL":  # noqa: ARG002
         """Learn encoder and prototypes from the rows of X; y is ignored."""
+        self._check()
+        for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         data, own_views, network = self._images(X), None, None
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if data is None:
@@ -107,6 +110,12 @@ class PCL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseE
         self.labels_ = self.hierarchy_[0]
         return self
 
+    def _check(self) -> None:
+        if self.hidden < 1 or not 0 <= self.mask <= 1 or self.noise < 0:
+            raise ValueError("hidden must be at least 1, mask from 0 to 1, and noise not negative")
+        if "method" in (self.settings or {}):
+            raise ValueError("settings has a method, and this estimator is PCL; use protonce.train for others")
+
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Pooled features of the query encoder, (n, `hidden`) of vectors."""
         return self._encode(self._checked(X), 0, embed=False).numpy()
@@ -129,8 +138,8 @@ class PCL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseE
     def _assemble(
         self, data: NDArray[Any], own_views: "VectorViews | None", network: nn.Module | None, seed: int
     ) -> Training:
-        clusters = self.n_clusters if isinstance(self.n_clusters, Sequence) else [self.n_clusters]
-        given = {"epochs": self.epochs, "clusters": [int(k) for k in clusters], "seed": seed, "workers": 0}
+        clusters = [int(k) for k in np.atleast_1d(self.n_clusters)]
+        given: dict[str, Any] = {"epochs": self.epochs, "clusters": clusters, "seed": seed, "workers": 0}
         given |= {"device": "cpu"} | ({} if self.lr is None else {"lr": self.lr}) | dict(self.settings or {})
         own = network is not None
         with tempfile.TemporaryDirectory() as folder:  # is asked whether a run is in it
@@ -148,7 +157,10 @@ class PCL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseE
     def _encode(self, data: NDArray[Any], which: int, embed: bool) -> Tensor:
         """Embeddings or pooled features by the query encoder, 0, or the momentum encoder, 1."""
         encoder = self.encoders_[which]
-        source = open_source(data if isinstance(self._views, ImageViews) else Rows(data))
+        try:
+            source = open_source(data if isinstance(self._views, ImageViews) else Rows(data))
+        except UserError as error:
+            raise ValueError(str(error)) from None
         with torch.no_grad():
             return extract(encoder if embed else encoder.features, Loader(source, self._views))
 
@@ -176,12 +188,23 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: object = None, y: object = None) -> "Encoder":  # noqa: ARG002
         """Check that the run has an encoder; it is trained already."""
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join(get_args(Kind))}")
         Run(self.run).check_encoders()
         return self
 
     def transform(self, X: Data) -> NDArray[np.float32]:
-        """Features of images, (n, D): an array, a folder, or whatever else `protonce.train` takes."""
-        return Run(self.run).features(X, self.kind)[0].numpy()
+        """Features of images, (n, D): an array, a folder, or whatever else `protonce.train` takes.
+
+        Raises:
+            ValueError: an image cannot be read.
+        """
+        self.fit()
+        source = open_source(X)
+        if source.skipped:
+            first = source.skipped[0]
+            raise ValueError(f"{len(source.skipped):,} images cannot be read, for example {first.name}: {first.reason}")
+        return Run(self.run).features(source, self.kind)[0].numpy()
 
     @property
     def _n_features_out(self) -> int:

@@ -21,7 +21,10 @@ def add(commands: Commands) -> None:
         help="return nearest prototypes, distances and label too (onnx, torch-export)",
     )
     parser.add_argument(
-        "--labels", type=Path, metavar="CSV", help="names the prototypes; the labels of the run's folders unless given"
+        "--labels",
+        type=Path,
+        metavar="CSV",
+        help="names the prototypes, of several labels the first; the labels of the run's folders unless given",
     )
     parser.add_argument(
         "--preprocess", action="store_true", help="take pixels of any size, and resize them inside (onnx, torch-export)"

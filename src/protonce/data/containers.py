@@ -23,9 +23,8 @@ def list_files(path: Path) -> Listing:
     # Unlike those of Path, these functions accept names that no file can have.
     if os.path.isdir(path):  # noqa: PTH112
         return list_folder(path)
-    if is_pattern(path) and not os.path.isfile(path):  # noqa: PTH113
-        return list_shards(path)
-    if not os.path.isfile(path):  # noqa: PTH113
+    is_file = os.path.isfile(path)  # noqa: PTH113
+    if not is_file and not is_pattern(path):
         raise UserError(f"{str(path)[:1000]} does not exist; give {KINDS}")
     name = path.name.lower()
     readers: tuple[tuple[tuple[str, ...], Callable[[Path], Listing]], ...] = (
@@ -36,7 +35,7 @@ def list_files(path: Path) -> Listing:
     for suffixes, read in readers:
         if name.endswith(suffixes):
             try:
-                return read(path)
+                return read(path) if is_file else list_shards(path)
             except OSError as error:
                 raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     raise UserError(f"{path} has an unsupported file format; give {KINDS}")

@@ -1,6 +1,7 @@
 """Encoded images that are not files of their own: bytes in a table, in a data set or in a stream."""
 
 import io
+import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from protonce.data import scratch
-from protonce.data.folders import open_regular
+from protonce.data.folders import open_regular, regular_status
 from protonce.data.listings import Listing
 
 Encoded = Any  # bytes; a path; or {"bytes": ..., "path": ...} as Hugging Face has them, one of which may be None
@@ -30,7 +31,17 @@ class OpenEncoded:
         path = path_of(value)
         if path is None:
             raise OSError("the row has no image")
-        return open_regular(self.folder / path)
+        return open_path(path, self.folder)
+
+
+def open_path(path: str, folder: Path) -> BinaryIO:
+    """Open a file, or an address as Hugging Face has them for members of archives (`zip://0.png::photos.zip`)."""
+    if "://" not in path:
+        return open_regular(folder / path)
+    import fsspec
+
+    with fsspec.open(path, "rb") as file:
+        return io.BytesIO(file.read())
 
 
 def content_of(value: Encoded) -> bytes | None:
@@ -57,21 +68,28 @@ def list_encoded(
         labels: of the rows; None: there are none.
         folder: that relative paths are relative to.
     """
-    sizes, stamps = [], []
-    for i in range(len(names)):
-        content = content_of(values(i))
-        sizes.append(0 if content is None else len(content))
-        stamps.append(0 if content is None else zlib.crc32(content))
+    found = [_identify(values(i), folder) for i in range(len(names))]
     unique = list(names) if len({*names}) == len(names) else numbered(len(names))
     return Listing(
-        where=where,
+        where=f"in {where}",
         names=unique,
-        sizes=sizes,
-        stamps=stamps,
-        files=[f"{where}:{name}" for name in unique],
+        sizes=[size for size, _, _ in found],
+        stamps=[stamp for _, stamp, _ in found],
+        files=[file or f"{where}:{name}:{stamp:08x}" for name, (_, stamp, file) in zip(unique, found, strict=True)],
         open=OpenEncoded(values, folder),
         labels=None if labels is None else list(labels),
     )
+
+
+def _identify(value: Encoded, folder: Path) -> tuple[int, int, str]:
+    """Bytes of an image, its checksum or time of modification, and its file; empty: it has none."""
+    content, path = content_of(value), path_of(value)
+    if content is not None:
+        return len(content), zlib.crc32(content), ""
+    status = None if path is None or "://" in path else regular_status(folder / path)
+    if status is None:
+        return 0, zlib.crc32(str(path).encode("utf-8", "surrogateescape")), path or ""
+    return status.st_size, status.st_mtime_ns, os.path.realpath(folder / str(path))
 
 
 def numbered(n: int) -> list[str]:
@@ -105,10 +123,10 @@ class Spool:
         for image in images:
             try:
                 self.file.write(image)
+                self.file.flush()
             except OSError as error:
                 raise scratch.no_space(purpose, 0, error) from None
             self.starts.append(self.starts[-1] + len(image))
-        self.file.flush()
 
     def __call__(self, i: int) -> bytes:
         """Image i, encoded."""

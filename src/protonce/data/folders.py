@@ -114,7 +114,7 @@ def list_paths(root: Path, found: Iterable[tuple[str, str]], where: str) -> List
 
 def of_paths(where: str, paths: list[tuple[str, Path]], labels: list[str] | None = None) -> Listing:
     """Listing of pairs of name and path, which are sorted by name."""
-    found = [_status(p) for _, p in paths]
+    found = [regular_status(p) for _, p in paths]
     return Listing(
         where=where,
         names=[name for name, _ in paths],
@@ -126,7 +126,7 @@ def of_paths(where: str, paths: list[tuple[str, Path]], labels: list[str] | None
     )
 
 
-def _status(path: Path) -> os.stat_result | None:
+def regular_status(path: Path) -> os.stat_result | None:
     """What the system knows of a regular file; None: there is none."""
     try:
         found = path.stat()

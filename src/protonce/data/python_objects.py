@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from protonce.data.encoded import Spool, content_of, list_encoded, numbered, path_of
-from protonce.data.folders import of_paths, open_regular
+from protonce.data.encoded import Spool, Values, content_of, list_encoded, open_path, path_of
+from protonce.data.folders import of_paths
 from protonce.data.listings import Listing
-from protonce.data.tables import Columns, list_columns
+from protonce.data.tables import IMAGES, LABELS, PATHS, Columns, label_texts, list_columns
 from protonce.errors import UserError
 
 
@@ -36,7 +36,7 @@ def list_object(data: Any) -> Listing | None:
         return _list_paths(data)
     columns = _columns(data)
     if columns is not None:
-        return list_columns(describe(data), columns, Path())
+        return list_columns(describe(data), columns, Path(), in_order=True)
     if hasattr(data, "features") and hasattr(data, "cast_column"):
         return _list_hugging_face(data)
     return None
@@ -44,22 +44,28 @@ def list_object(data: Any) -> Listing | None:
 
 def _list_paths(data: Sequence[str | Path]) -> Listing:
     """Files in the order of the list, named as below the deepest folder that contains all."""
-    paths = [Path(value) for value in data]
-    if len({*paths}) < len(paths):
-        twice = next(path for i, path in enumerate(paths) if path in paths[:i])
-        raise UserError(f"{twice} is twice in the list; give each image once")
-    top = os.path.commonpath([os.path.abspath(path.parent) for path in paths])  # noqa: PTH100 - links stay as they are
-    names = [Path(os.path.relpath(path, top)).as_posix() for path in paths]
+    strange = next((value for value in map(str, data) if not value or "\0" in value), None)
+    if strange is not None:
+        raise UserError(f"{describe(data)} has {strange!r}, which is not a path")
+    paths = [Path(os.path.abspath(value)) for value in data]  # noqa: PTH100 - links stay as they are
+    top = os.path.commonpath([path.parent for path in paths])
+    names = [path.relative_to(top).as_posix() for path in paths]
+    if len({*names}) < len(names):
+        return list_encoded(describe(data), Values(paths), names, None, Path())
     return of_paths(f"in {describe(data)}", list(zip(names, paths, strict=True)))
 
 
 def _columns(data: Any) -> Columns | None:
     """The columns of a table of pandas or pyarrow; None: it is none."""
     if hasattr(data, "iloc") and hasattr(data, "columns"):
-        return [(str(name), data.iloc[:, i].tolist()) for i, name in enumerate(data.columns)]
+        return [(str(name), data.iloc[:, i].tolist()) for i, name in enumerate(data.columns) if _is_known(name)]
     if hasattr(data, "column_names") and hasattr(data, "to_pylist"):
-        return [(name, data.column(i).to_pylist()) for i, name in enumerate(data.column_names)]
+        return [(name, data.column(i).to_pylist()) for i, name in enumerate(data.column_names) if _is_known(name)]
     return None
+
+
+def _is_known(name: Any) -> bool:
+    return str(name).strip().lower() in (*PATHS, *IMAGES, *LABELS)
 
 
 # Hugging Face
@@ -71,41 +77,49 @@ def _list_hugging_face(data: Any) -> Listing:
     if len(images) != 1:
         known = ", ".join(data.features or {}) or "unknown"
         raise UserError(f"the data set has {len(images)} columns of type Image ({known}); it must have one")
-    column = images[0]
-    where = describe(data)
-    raw = data.cast_column(column, type(data.features[column])(decode=False))
-    named = next((name for name, kind in data.features.items() if type(kind).__name__ == "ClassLabel"), None)
-    classes = None if named is None else data.features[named]
+    column, where = images[0], describe(data)
+    kinds = {name: type(kind).__name__ for name, kind in data.features.items()}
+    named = next((name for name, kind in kinds.items() if kind == "ClassLabel"), None) or next(
+        (name for name in kinds if name.strip().lower() in LABELS), None
+    )
+    plain = data.with_format(None) if hasattr(data, "with_format") else data  # without the user's own transform
+    raw = plain.cast_column(column, type(data.features[column])(decode=False))
+    raw = raw.select_columns([column, *([] if named is None else [named])])
+    names: list[str] = []
+    codes: list[Any] = []
+
+    def images_of(rows: Iterable[Any]) -> Iterable[Any]:
+        for i, row in enumerate(rows):
+            path = path_of(row[column])
+            names.append(f"{i:08d}" if path is None else Path(path).name)
+            codes.append(None if named is None else row[named])
+            yield row[column]
+
     if hasattr(data, "__len__"):
-        rows = _HuggingFace(raw, column)
-        values = raw.select_columns([column])
-        names = [_name(values[i][column], i) for i in range(len(raw))]
-        codes = None if named is None else list(raw[named])
-        labels = None if classes is None or codes is None else [_class(classes, code) for code in codes]
-        return list_encoded(where, rows, names, labels, Path())
-    names, found = [], []
-
-    def content() -> Iterable[bytes]:
-        for i, row in enumerate(raw):
-            names.append(_name(row[column], i))
-            found.append("" if classes is None else _class(classes, row[named]))
-            inside, path = content_of(row[column]), path_of(row[column])
-            if inside is None and path is not None:
-                with open_regular(Path(path)) as file:
-                    inside = file.read()
-            yield inside or b""
-
-    spool = Spool(content(), "keep the images of a stream")
-    return list_encoded(where, spool, names, None if classes is None else found, Path())
+        for _ in images_of(raw):
+            pass
+        values: Any = _HuggingFace(raw.select_columns([column]), column)
+    else:
+        values = Spool(map(_content, images_of(raw)), "keep the images of a stream")
+    if named is None:
+        labels = None
+    elif kinds[named] == "ClassLabel":
+        labels = ["" if code is None or code < 0 else str(data.features[named].int2str(int(code))) for code in codes]
+    else:
+        labels = label_texts(codes)
+    return list_encoded(where, values, names, labels, Path())
 
 
-def _name(value: Any, i: int) -> str:
-    path = path_of(value)
-    return numbered(i + 1)[i] if path is None else Path(path).name
-
-
-def _class(classes: Any, code: Any) -> str:
-    return "" if code is None or code < 0 else str(classes.int2str(int(code)))
+def _content(value: Any) -> bytes:
+    """The encoded image of a row; empty if it cannot be read, so that it is skipped with the others."""
+    content, path = content_of(value), path_of(value)
+    if content is not None or path is None:
+        return content or b""
+    try:
+        with open_path(path, Path()) as file:
+            return file.read()
+    except (OSError, ValueError):
+        return b""
 
 
 @dataclass
@@ -150,14 +164,10 @@ class Indexed:
             known if known is not None and len(known) == len(self) else [self.data[i][1] for i in range(len(self))]
         )
         classes = getattr(self.data, "classes", None)
-        return [_label(target, classes) for target in targets]
-
-
-def _label(target: Any, classes: Any) -> str:
-    code = target.item() if hasattr(target, "item") and getattr(target, "ndim", 0) == 0 else target
-    if isinstance(code, int) and isinstance(classes, list | tuple) and 0 <= code < len(classes):
-        return str(classes[code])
-    return str(code)
+        codes = [target.item() if hasattr(target, "item") and target.ndim == 0 else target for target in targets]
+        if isinstance(classes, list | tuple) and all(isinstance(c, int) and 0 <= c < len(classes) for c in codes):
+            return [str(classes[code]) for code in codes]
+        return label_texts(codes)
 
 
 def _pixels(image: Any) -> Any:
@@ -186,4 +196,4 @@ def is_indexed(data: Any) -> bool:
         shapes = {getattr(value, "shape", None) for value in data}
         return bool(data) and (isinstance(data[0], Image.Image) or (None not in shapes and len(shapes) > 1))
     by_index = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) > 0
-    return by_index and not isinstance(data, Mapping) and not hasattr(data, "__array__")
+    return by_index and not isinstance(data, Mapping | bytes | bytearray) and not hasattr(data, "__array__")

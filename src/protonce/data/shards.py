@@ -29,12 +29,12 @@ def shards(pattern: Path) -> list[Path]:
     names = [pattern.name]
     while found := RANGE.search(names[0]):
         first, last = found[1], found[2]
-        if not int(first) <= int(last) < int(first) + MOST:
+        if not int(first) <= int(last) < int(first) + MOST // len(names):
             raise UserError(f"{pattern} counts from {first} to {last}; count upwards, to at most {MOST:,} archives")
         numbers = [str(i).zfill(len(first)) for i in range(int(first), int(last) + 1)]
         names = [RANGE.sub(number, name, count=1) for name in names for number in numbers]
     if "*" in pattern.name:
-        return sorted(path for name in names for path in pattern.parent.glob(name)) or _none(pattern)
+        return sorted(p for name in names for p in pattern.parent.glob(name) if p.is_file()) or _none(pattern)
     paths = [pattern.with_name(name) for name in names]
     missing = [path for path in paths if not path.is_file()]
     if missing:

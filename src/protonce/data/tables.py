@@ -1,6 +1,7 @@
 """List the images of a table: a .csv or .parquet, or one in memory, with a column of paths or of encoded images."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +29,36 @@ def list_table(path: Path) -> Listing:
     return list_columns(str(path), columns, path.parent)
 
 
-def list_columns(called: str, columns: Columns, folder: Path) -> Listing:
+def list_columns(called: str, columns: Columns, folder: Path, in_order: bool = False) -> Listing:
     """List the images of a table: a column has their paths, or the encoded images themselves.
 
     Args:
         called: the table, in messages.
         columns: by name.
         folder: that paths are relative to.
+        in_order: of the rows, as of encoded images; else paths are sorted, and each is there once.
 
     Raises:
         UserError: there is no such column, or a row is wrong.
     """
-    labels = _column(called, columns, LABELS)
-    for name in (*IMAGES, *PATHS):
-        values = _column(called, columns, (name,))
-        if values is not None and any(content_of(value) is not None for value in values):
+    given = _column(called, columns, LABELS)
+    labels = None if given is None else label_texts(given)
+    for name, values in columns:
+        if name.strip().lower() in (*IMAGES, *PATHS) and any(_is_encoded(value) for value in values):
             return _list_encoded(called, columns, name, values, labels, folder)
     paths = _column(called, columns, PATHS)
     if paths is None:
         known = f"{', '.join(PATHS[:-1])} or {PATHS[-1]}"
         raise UserError(f"{called} has no column of image paths; name the column {known}")
-    texts = ["" if value is None else str(value) for value in labels] if labels is not None else [""] * len(paths)
-    found: dict[str, str] = {}
-    for i, (name, label) in enumerate(zip(paths, texts, strict=True)):
+    paths = [str(path) if isinstance(path, Path) else path for path in paths]
+    for i, name in enumerate(paths):
         if not isinstance(name, str) or not name or "\0" in name or len(name) > MAX_PATH:
-            shown = "nothing" if name in (None, "") else repr(name)[:80]
+            shown = "nothing" if name is None or (isinstance(name, str) and not name) else repr(name)[:80]
             raise UserError(f"{called} has {shown} instead of a path in row {i + 1} below its header")
+    if in_order:
+        return list_encoded(called, Values(paths), paths, labels, folder)
+    found: dict[str, str] = {}
+    for name, label in zip(paths, labels or [""] * len(paths), strict=True):
         if found.setdefault(name, label) != label:
             raise UserError(f"{called} gives {name!r} two labels, {found[name]!r:.80} and {label!r:.80}; remove one")
     rows = sorted(found.items())
@@ -61,18 +66,31 @@ def list_columns(called: str, columns: Columns, folder: Path) -> Listing:
     return of_paths(f"in the table {called}", places, None if labels is None else [label for _, label in rows])
 
 
+def label_texts(values: Sequence[Any]) -> list[str]:
+    """Labels as text; empty where one is missing (None, NaN, or what pandas has for it)."""
+    missing = [value is None or type(value).__name__ in ("NAType", "NaTType") or value != value for value in values]
+    # Whole numbers became floats, if others of their column are missing.
+    whole = any(missing) and all(
+        gone or (isinstance(value, float) and value.is_integer()) for value, gone in zip(values, missing, strict=True)
+    )
+    return ["" if gone else str(int(value) if whole else value) for value, gone in zip(values, missing, strict=True)]
+
+
+def _is_encoded(value: Any) -> bool:
+    return isinstance(value, dict) or content_of(value) is not None
+
+
 def _list_encoded(
-    called: str, columns: Columns, column: str, values: list[Any], labels: list[Any] | None, folder: Path
+    called: str, columns: Columns, column: str, values: list[Any], labels: list[str] | None, folder: Path
 ) -> Listing:
     """Encoded images in the order of the rows, named by the column of paths, if there is one."""
-    others = [(name, found) for name, found in columns if name.strip().lower() != column]
+    others = [(name, found) for name, found in columns if name != column]
     named = _column(called, others, PATHS)
     if named is not None and all(isinstance(name, str) and name for name in named):
         names = named
     else:
         names = [path_of(value) or number for value, number in zip(values, numbered(len(values)), strict=True)]
-    texts = None if labels is None else ["" if value is None else str(value) for value in labels]
-    return list_encoded(called, Values(values), names, texts, folder)
+    return list_encoded(called, Values(values), names, labels, folder)
 
 
 def _column(called: str, columns: Columns, names: tuple[str, ...]) -> list[Any] | None:

@@ -36,8 +36,8 @@ class Exported:
 
     path: Path
     about: Path  # the JSON
-    which: Which
-    how: str  # Python that loads it
+    which: str  # of the encoders
+    how: str  # Python or settings that load it
 
 
 def export(
@@ -73,16 +73,23 @@ def export(
     if (prototypes or prepare) and to not in GRAPHS:
         what = "prototypes" if prototypes else "preprocessing"
         raise UserError(f"{to} is a file of weights and cannot contain {what}; export to {' or '.join(GRAPHS)}")
+    if prepare and run.config["data"]["own_views"]:
+        raise UserError(f"{run.path} was trained with custom views, which cannot be part of a graph; leave it out")
+    if labels is not None and not prototypes:
+        raise UserError("labels name prototypes; export these too, with --prototypes, or leave --labels out")
+    if to == "pcl" and encoder is not None:
+        raise UserError("the published layout has both encoders; leave --encoder out")
     if prototypes and encoder == "query":
         raise UserError("prototypes are means of the momentum encoder's embeddings; leave --encoder query out")
     run.check_encoders()
     names = _names(run, labels) if prototypes else None
     which: Which = encoder or ("momentum" if prototypes else "query")
-    shipment = Shipment(run, which, names, prepare, _example(run, prepare, example))
+    inputs = _example(run, prepare, example) if to in GRAPHS else torch.empty(0)
+    shipment = Shipment(run, which, names, prepare, inputs)
     made = format_.make(shipment, out.name)
     about = json.dumps(_about(shipment, to, made.how), indent=2) + "\n"
     if format_.SUFFIXES:
-        beside = out.with_suffix(".json")
+        beside = _beside(out)
         for name, content in made.files.items():
             write_whole(out.with_name(name), content)
         write_whole(beside, about)
@@ -92,7 +99,7 @@ def export(
             part.mkdir(parents=True)
             for name, content in {**made.files, ABOUT: about.encode()}.items():
                 write_whole(part / name, content)
-    return Exported(out, beside, shipment.which, made.how)
+    return Exported(out, beside, "query and momentum" if to == "pcl" else shipment.which, made.how)
 
 
 def _check_out(to: str, out: Path, suffixes: Sequence[str]) -> None:
@@ -103,8 +110,12 @@ def _check_out(to: str, out: Path, suffixes: Sequence[str]) -> None:
         return
     if out.suffix not in suffixes:
         raise UserError(f"--out {out} must end in {' or '.join(suffixes)} for {to}")
-    for file in (out, out.with_suffix(".json")):
+    for file in (out, _beside(out)):
         check_new_file(file)
+
+
+def _beside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.json")
 
 
 def _names(run: Run, labels: Mapping[int, str] | None) -> list[list[str]]:
@@ -117,6 +128,8 @@ def _names(run: Run, labels: Mapping[int, str] | None) -> list[list[str]]:
 def _example(run: Run, prepare: bool, example: Tensor | None) -> Tensor:
     """A batch of two inputs."""
     if example is not None:
+        if len(example) < 2:
+            raise UserError(f"example= has {len(example)} inputs; pass a batch of two")
         return example
     if run.config["data"]["own_views"]:
         raise UserError(f"{run.path} was trained with custom views; pass a batch of two of them as example=")
@@ -130,13 +143,12 @@ def _about(shipment: Shipment, to: str, how: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "format": to,
         "written_by": f"protonce {__version__}",
-        "encoder": shipment.which,
+        "encoder": "query and momentum" if to == "pcl" else shipment.which,
         "system": run.title,
         "backbone": "custom" if run.config["data"]["own_encoder"] else s.backbone,
         "feature_dim": shipment.encoder.feature_dim,
         "weights": run.encoder_hash,
-        "input": shipment.input,
-        "outputs": shipment.outputs,
+        **({"input": shipment.input, "outputs": shipment.outputs} if to in GRAPHS else {}),
         "preprocessing": None
         if run.config["data"]["own_views"]
         else {

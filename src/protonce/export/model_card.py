@@ -31,7 +31,7 @@ def model_card(shipment: Shipment, how: str) -> str:
     """
     run, s = shipment.run, shipment.run.settings
     learnt = (
-        f"imported from `{PurePath(run.imported).name}`"
+        f"imported from {shown(PurePath(run.imported).name)}"
         if run.imported
         else f"trained with {run.title} by [protonce](https://pypi.org/project/protonce/)"
     )

@@ -58,11 +58,12 @@ class Shipment:
         s = self.run.settings
         preparation = Preparation(s.image_size, s.plain_resize, s.mean, s.std) if self.prepare else nn.Identity()
         centroids = [c.centroids for c in self.run.prototypes] if self.names else []
-        labels = [self.labels.index(name) if name else -1 for name in self.names[-1]] if self.names else []
+        places = {name: i for i, name in enumerate(self.labels)}
+        labels = [places.get(name, -1) for name in self.names[-1]] if self.names else []
         module = Shipped(
             preparation, copy.deepcopy(self.encoder), centroids, torch.tensor(labels) if self.labels else None
         )
-        return module.to(memory_format=torch.contiguous_format).eval().requires_grad_(False)
+        return module.to(memory_format=torch.contiguous_format).eval().cpu().requires_grad_(False)
 
     @property
     def input(self) -> str:
@@ -81,7 +82,7 @@ class Made(NamedTuple):
     """What a format makes of a shipment."""
 
     files: Mapping[str, bytes]  # by name
-    how: str  # Python that loads it
+    how: str  # Python or settings that load it
 
 
 class Preparation(nn.Module):

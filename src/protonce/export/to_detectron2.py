@@ -9,7 +9,7 @@ import re
 from protonce.errors import UserError
 from protonce.export.plain_weights import backbone_weights
 from protonce.export.shipment import Made, Shipment
-from protonce.export.to_torchvision import check_resnet
+from protonce.export.to_torchvision import check_resnet, library_name
 
 SUFFIXES = (".pkl",)
 RENAMED = (  # of a stage layerN, detectron2's res(N + 1), and of the stem
@@ -35,17 +35,30 @@ def make(shipment: Shipment, name: str) -> Made:
     arrays = {renamed(key): value.numpy() for key, value in tensors.items() if not key.endswith("num_batches_tracked")}
     content = {"model": arrays, "__author__": "protonce", "matching_heuristics": True}
     mean, std = ([round(255 * x, 3) for x in values] for values in (settings.mean, settings.std))
-    how = f"""# in a configuration of detectron2
+    resnet = "".join(f"    {key}: {value}\n" for key, value in _structure(library_name(settings)).items())
+    how = f"""# in a configuration of detectron2, with numpy 1.26 or newer
 MODEL:
   WEIGHTS: {name}
   PIXEL_MEAN: {mean}
   PIXEL_STD: {std}
   RESNETS:
-    STRIDE_IN_1X1: False
-INPUT:
+{resnet}INPUT:
   FORMAT: RGB
 """
     return Made({name: pickle.dumps(content)}, how)
+
+
+def _structure(backbone: str) -> dict[str, object]:
+    """detectron2's settings for a ResNet of torchvision."""
+    depth = int(re.findall(r"resne[x]?t(\d+)", backbone)[0])
+    found: dict[str, object] = {"DEPTH": depth, "STRIDE_IN_1X1": False}
+    if depth < 50:
+        found["RES2_OUT_CHANNELS"] = 64
+    if groups := re.search(r"_(\d+)x(\d+)d$", backbone):
+        found |= {"NUM_GROUPS": int(groups[1]), "WIDTH_PER_GROUP": int(groups[2])}
+    if backbone.startswith("wide"):
+        found["WIDTH_PER_GROUP"] = 128
+    return found
 
 
 def renamed(key: str) -> str:

@@ -44,7 +44,7 @@ def _config(shipment: Shipment) -> dict[str, Any]:
             "tag": "protonce",
             "num_classes": 0,
             "input_size": [3, s.image_size, s.image_size],
-            "crop_pct": s.image_size / s.plain_resize,
+            "crop_pct": s.image_size / (s.plain_resize + 0.5),  # timm rounds size / crop_pct down
             "crop_mode": "center",
             "interpolation": "bilinear",
             "mean": s.mean,

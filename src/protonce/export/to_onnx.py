@@ -22,7 +22,7 @@ def make(shipment: Shipment, name: str) -> Made:
     del onnx, onnxscript  # torch imports them, with a less helpful error
     program = torch.onnx.export(
         shipment.module(),
-        (shipment.example,),
+        (torch.zeros_like(shipment.example),),
         dynamo=True,
         input_names=["images"],
         output_names=shipment.outputs,
@@ -30,9 +30,12 @@ def make(shipment: Shipment, name: str) -> Made:
         verbose=False,
     )
     assert program is not None
+    model = program.model_proto
+    for part in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        del part.metadata_props[:]  # where the code of each step is on this disk
     how = f"""import onnxruntime
 
 session = onnxruntime.InferenceSession({name!r})
 found = session.run(None, {{"images": images}})  # images {shipment.input}; {", ".join(shipment.outputs)}
 """
-    return Made({name: program.model_proto.SerializeToString()}, how)
+    return Made({name: model.SerializeToString()}, how)

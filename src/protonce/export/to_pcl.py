@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from protonce.errors import UserError
-from protonce.export.plain_weights import as_saved
+from protonce.export.plain_weights import as_saved, backbone_weights
 from protonce.export.shipment import Made, Shipment
-from protonce.export.to_torchvision import check_resnet
+from protonce.export.to_torchvision import check_resnet, library_name
 
 SUFFIXES = (".tar", ".pth", ".pt")
 HEADS = ("linear", "mlp")  # v1 and v2
@@ -24,6 +24,7 @@ def make(shipment: Shipment, name: str) -> Made:
     run = shipment.run
     if run.settings.head not in HEADS:
         raise UserError(f"the published code has heads {' and '.join(HEADS)}, not {run.settings.head}; use --to timm")
+    backbone_weights(shipment)  # is it one of a library
     state: dict[str, Tensor] = {}
     for prefix, which in PARTS.items():
         encoder = run.encoders[which]
@@ -34,7 +35,7 @@ def make(shipment: Shipment, name: str) -> Made:
     if run.settings.stem == "small":
         raise UserError("the published code has no small stem; use --to timm")
     buffer = io.BytesIO()
-    torch.save({"epoch": len(run.metrics), "arch": run.settings.backbone, "state_dict": state}, buffer)
+    torch.save({"epoch": len(run.metrics), "arch": library_name(run.settings), "state_dict": state}, buffer)
     how = f"""import torch
 
 state = torch.load({name!r}, weights_only=True)["state_dict"]  # module.encoder_q.*, module.encoder_k.*

@@ -11,7 +11,10 @@ SUFFIXES = (".pt2",)
 
 def make(shipment: Shipment, name: str) -> Made:
     """A program for batches of any size."""
-    program = torch.export.export(shipment.module(), (shipment.example,), dynamic_shapes=(shipment.dynamic,))
+    example = torch.zeros_like(shipment.example)  # is part of the file
+    program = torch.export.export(shipment.module(), (example,), dynamic_shapes=(shipment.dynamic,))
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # where the code of each step is on this disk
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     how = f"""import torch

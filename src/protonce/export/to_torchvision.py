@@ -30,11 +30,16 @@ def make(shipment: Shipment, name: str) -> Made:
 import torchvision
 from safetensors.torch import load_file
 
-model = torchvision.models.{settings.backbone}()
+model = torchvision.models.{library_name(settings)}()
 model.fc = torch.nn.Identity()
 {small_stem(settings, 64)}model.load_state_dict(load_file({name!r}))
 """
     return Made({name: safetensors_bytes(tensors)}, how)
+
+
+def library_name(settings: Resolved) -> str:
+    """The backbone without timm's tag of pretrained weights: resnet18 of resnet18.a1_in1k."""
+    return settings.backbone.partition(".")[0]
 
 
 def check_resnet(tensors: dict[str, Tensor], settings: Resolved, to: str) -> None:
@@ -45,9 +50,9 @@ def check_resnet(tensors: dict[str, Tensor], settings: Resolved, to: str) -> Non
     """
     from torchvision.models import get_model
 
-    if settings.backbone in RESNETS:
+    if library_name(settings) in RESNETS:
         with torch.device("meta"):
-            model: Any = get_model(settings.backbone)
+            model: Any = get_model(library_name(settings))
         model.fc = nn.Identity()
         if settings.stem == "small":
             model.conv1 = nn.Conv2d(3, 64, kernel_size=3, bias=False)

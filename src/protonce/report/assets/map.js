@@ -2,6 +2,7 @@
 
 let points = null; // Bokeh's data source, once the map is drawn
 let only = null; // the group that is shown alone
+let legend = ""; // names of clusters that the legend shows
 
 // Made a second after the page has opened, or when it is asked for before.
 const drawMap = once(async () => {
@@ -32,6 +33,11 @@ const drawMap = once(async () => {
   plots.dataset.ready = "yes";
 });
 
+async function showMap() {
+  await drawMap();
+  if (points && legend !== JSON.stringify([...said.clusters])) colour(); // clusters have got other names
+}
+
 function groupsOfMap() {
   const by = find("colour").value;
   return data.map.images.map((image) => (by === "label" ? data.labels[image] : levels[by].assignment[image]));
@@ -39,6 +45,7 @@ function groupsOfMap() {
 
 // The largest groups get a colour and a shape each, the others are grey.
 function colour() {
+  legend = JSON.stringify([...said.clusters]);
   const groups = groupsOfMap();
   const { colours } = data;
   const { markers } = data.map;

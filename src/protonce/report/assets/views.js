@@ -18,7 +18,7 @@ function route(moved) {
   }
   document.querySelector("header nav a[aria-current]").scrollIntoView({ inline: "nearest", block: "nearest" });
   if (now === "clusters") showClusters(path);
-  if (now === "map") drawMap();
+  if (now === "map") showMap();
   if (now === "label") showLabelling();
   if (!moved) return;
   const heading = document.querySelector("#cluster-view h3[tabindex]") ?? find(`${now}-title`);
