@@ -127,7 +127,7 @@ def test_unusable_archives_and_tables(tmp_path, name, content, words):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"image": [{"bytes": b"x", "path": "a.png"}]}, "has {.* instead of a path in row 1 below its header"),
+        ({"image": [{"bytes": b"x", "path": "a.png"}]}, "none of the 1 image files in .*, e.g. a.png: not a supported"),
         ({"path": ["a.png", None]}, "has nothing instead of a path in row 2 below its header"),
         ({"path": ["a\0.png"]}, r"has 'a\\x00.png' instead of a path in row 1 below its header"),
         ({"path": [1, 2]}, "has 1 instead of a path in row 1 below its header"),
