@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import protonce
 from protonce.cli import main
 from protonce.errors import UserError
-from protonce.export.shipment import name_prototypes
+from protonce.export.shipment import Preparation, name_prototypes
 from protonce.export.to_detectron2 import _structure, renamed
 from protonce.importing import import_encoder
 from test_examples import blocks, commands
@@ -112,6 +112,16 @@ def test_graphs_prepare_images_of_any_size(graphs, trained, to, shape, tmp_path)
     whole = torch.nn.functional.normalize(trained.encoders[1].project(torch.from_numpy(found["features"])), dim=1)
     # The run decodes images to whole numbers in a square first.
     assert (whole * features).sum(dim=1).min() > 0.995
+
+
+@pytest.mark.parametrize("width", [36, 52])
+def test_preprocessing_is_torchvisions_resize_and_centre_crop(width):
+    """Of sizes at which the crop begins at a whole pixel."""
+    pixels = torch.randint(0, 256, (2, 36, width, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    resized = torchvision.transforms.functional.resize(pixels.permute(0, 3, 1, 2) / 255, 18, antialias=True)
+    expected = (torchvision.transforms.functional.center_crop(resized, 16) - 0.5) / 0.25
+    found = Preparation(16, 18, [0.5] * 3, [0.25] * 3)(pixels)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 def test_the_query_encoder_alone(trained, tmp_path):
