@@ -2,12 +2,16 @@
 
 import csv
 import importlib.util
+import json
+import math
 import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import protonce
 from conftest import SMALL
 from protonce.cli import build_parser, main
 
@@ -40,6 +44,20 @@ def test_own_images(photos, tmp_path, capsys, small_recipe):
 def test_own_encoder(photos, tmp_path, capsys, small_recipe):
     example("own_encoder").main(str(photos), str(tmp_path / "run"), epochs=1)
     assert "features (48, 128)" in capsys.readouterr().out
+
+
+def test_callbacks(photos, tmp_path, capsys, small_recipe):
+    module = example("callbacks")
+    module.main(str(photos), str(tmp_path / "run"), epochs=2)
+    status = json.loads((tmp_path / "run-status.json").read_text())
+    run = protonce.load(tmp_path / "run")
+    assert (status["state"], status["epoch"]) == ("done", 2)
+    assert status["loss"] == pytest.approx(run.metrics[-1]["loss"], rel=1e-5)
+    v = run.features(photos, "query")[0].numpy()
+    pairs = [math.exp(-2 * float(np.sum((v[i] - v[j]) ** 2))) for i in range(len(v)) for j in range(i)]
+    expected = math.log(sum(pairs) / len(pairs))
+    assert run.metrics[-1]["scores"]["uniformity"] == pytest.approx(expected, rel=1e-3)
+    assert f"uniformity: [{run.metrics[0]['scores']['uniformity']:.2f}" in capsys.readouterr().out
 
 
 def test_own_loop():

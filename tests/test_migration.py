@@ -33,7 +33,8 @@ NEW_IN_3 = {
 }
 NEW_IN_4 = {"keep_features": 0, "snapshot_every": 0, "twin_update": "after"}
 NEW_IN_5 = {"e_step_features": "pass", "gate": "all", "cluster_keys": "negatives", "bank_momentum": 0.5}
-NEW_SINCE = {2: {**NEW_IN_3, **NEW_IN_4, **NEW_IN_5}, 3: {**NEW_IN_4, **NEW_IN_5}, 4: NEW_IN_5}
+NEW_SINCE = {2: {**NEW_IN_3, **NEW_IN_4, **NEW_IN_5}, 3: {**NEW_IN_4, **NEW_IN_5}, 4: NEW_IN_5, 5: {}}
+REMOVED_IN_6 = {"tensorboard_every": 0}
 
 
 def age(path, **changes):
@@ -42,7 +43,7 @@ def age(path, **changes):
     del config["system"], config["data"]["own_system"], config["format"], config["threads"]
     for part in ("asked", "settings"):
         kept = {name: value for name, value in config[part].items() if name not in (*NEW, *NEW_SINCE[2])}
-        config[part] = {**PCLS, **kept, **changes}
+        config[part] = {**PCLS, **REMOVED_IN_6, **kept, **changes}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     (path / "manifest.json").unlink()
 
@@ -92,7 +93,7 @@ def age_to(version, path):
     new = NEW_SINCE[version]
     missing = {name for name in new if name not in config["settings"]}
     for part in ("asked", "settings"):
-        config[part] = {name: value for name, value in config[part].items() if name not in new}
+        config[part] = REMOVED_IN_6 | {name: value for name, value in config[part].items() if name not in new}
     manifest.write(path, "config.yaml", yaml.safe_dump({**config, "format": version}, sort_keys=False))
     files = json.loads((path / "manifest.json").read_text())["files"]
     digest = hashlib.sha256(json.dumps([version, files], sort_keys=True).encode()).hexdigest()

@@ -90,15 +90,18 @@ def undisturbed(photos, tmp_path_factory):
     return protonce.load(out)
 
 
-def test_a_run_on_two_ranks_is_the_run_on_one(photos, tmp_path):
+def test_a_run_on_two_ranks_is_the_run_on_one(photos, others, tmp_path):
     """The first epoch, in which nothing but rounding and the twin's running statistics differs."""
-    run_on_ranks(command, *train_words(photos, tmp_path / "two"), "--epochs", 3)
+    watching = ("--watch", others, "--watch-every", 1, "--logger", "csv")
+    run_on_ranks(command, *train_words(photos, tmp_path / "two"), "--epochs", 3, *watching)
     two = protonce.load(tmp_path / "two")
     one = protonce.train(photos, tmp_path / "one", epochs=3, quiet=True, **SMALL)
     for name in ("loss", "instance_accuracy", "instance_chance"):
         assert two.metrics[0][name] == pytest.approx(one.metrics[0][name], rel=1e-4)
     assert two.metrics[0]["bound_before"] == pytest.approx(one.metrics[0]["bound_before"], rel=1e-4)
     assert len(two.metrics) == 3
+    assert all({*line["scores"]} == {"knn", "linear"} for line in two.metrics)
+    assert len(list((two.path / "logs" / "csv").iterdir())) == 1, "one rank logs"
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from protonce.callbacks import Callback as Callback
     from protonce.config import Settings as Settings
     from protonce.errors import UserError as UserError
     from protonce.front import Run as Run
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Callback": "protonce.callbacks",
     "train": "protonce.front",
     "load": "protonce.front",
     "Run": "protonce.front",
@@ -28,7 +30,7 @@ _WHERE = {
 }
 _MODULES = ("losses", "prototypes", "kmeans", "encoder", "features", "memory", "data", "methods", "evaluate", "sklearn")
 
-__all__ = ["Run", "Settings", "UserError", "load", "train"]
+__all__ = ["Callback", "Run", "Settings", "UserError", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

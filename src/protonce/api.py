@@ -1,20 +1,24 @@
 """`protonce.train`: from data and settings to a finished run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
 
 from protonce import randomness
 from protonce.assembly import assemble
+from protonce.callbacks import Callback, Callbacks
 from protonce.data.sources import Data
 from protonce.data.views import Views
 from protonce.journal import Journal, Lost, writing
+from protonce.loggers import Logger
 from protonce.methods.base import System
 from protonce.preparation import Request, prepare
 from protonce.progress import Reporter
 from protonce.ranks import Ranks, error_on_first_rank
 from protonce.run import Run
 from protonce.training import fit
+from protonce.watching import Watch
 
 
 def train(
@@ -27,6 +31,10 @@ def train(
     views: Views | str | None = None,
     resume: bool = False,
     quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[str] = (),
+    watch: Data | None = None,
+    watch_every: int = 10,
     **settings: object,
 ) -> Run:
     """Learn an encoder and a hierarchy of prototypes from images without labels.
@@ -40,6 +48,11 @@ def train(
         views: the setting of this name, or custom views, for data that are not images.
         resume: continue the run in `out` after its last checkpoint, or start it if there is none.
         quiet: print nothing.
+        callbacks: called at the start and end of training, of every epoch and of every step.
+        loggers: names of loggers: "tensorboard", "csv", "wandb" or "mlflow".
+        watch: labelled images that are not trained on, to record kNN and linear accuracy during training. They are for
+            watching only: report scores on other images if you choose anything by them.
+        watch_every: epochs between two evaluations of `watch`.
         settings: any of `Settings`, and options of the system; they override the recipe's.
 
     Raises:
@@ -53,13 +66,17 @@ def train(
     reporter = Reporter(quiet or not ranks.is_first)
     with error_on_first_rank():
         plan = prepare(request, reporter, ranks)
+        watching = [] if watch is None else [Watch(watch, watch_every, plan.settings, views)]
+        if any(one.fingerprint == plan.source.fingerprint for one in watching):
+            reporter.say("note: --watch has the images that are trained on; watch others")
+        called = Callbacks([*callbacks, *watching, *map(Logger, loggers)])
     lost = Lost(plan.out, Reporter(quiet))
     training = assemble(plan, ranks, encoder, views, reporter, lost)
     with writing(plan, ranks, lost), randomness.preserved(plan.settings.device):
         if plan.previous is not None and plan.previous.finished:
             reporter.say(f"{plan.out} has already been trained for {plan.settings.epochs} epochs")
         else:
-            with Journal(training, reporter) as journal:
+            with Journal(training, reporter, called) as journal:
                 fit(training, journal)
     ranks.barrier()
     return Run(plan.out, encoder, views)

@@ -158,7 +158,6 @@ class Settings(Checked):
     snapshot_every: int = setting(
         0, "keep the query encoder of every n-th epoch in RUN/snapshots; 0 does not", least=0, most=LONG
     )
-    tensorboard_every: int = setting(0, "write to RUN/tensorboard every n steps; 0 does not", least=0, most=MANY)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""What a run writes and prints while it trains: checkpoints, metrics.jsonl, TensorBoard's curves, progress.
+"""What a run writes and prints while it trains: checkpoints, metrics.jsonl, progress; and callbacks.
 
 Rank 0 writes for all ranks; all agree on when to save a checkpoint and when to stop.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from protonce import health, randomness
 from protonce.assembly import MomentumFeatures, Training
-from protonce.board import Board
+from protonce.callbacks import Callbacks
 from protonce.checkpoints import Epoch
 from protonce.context import Progress
 from protonce.errors import UserError
@@ -96,14 +96,15 @@ class Journal:
     Args:
         training: the parts of the training.
         reporter: prints its progress.
+        callbacks: are called on rank 0.
     """
 
-    def __init__(self, training: Training, reporter: Reporter) -> None:
+    def __init__(self, training: Training, reporter: Reporter, callbacks: Callbacks | None = None) -> None:
         self.training, self.reporter = training, reporter
+        self.callbacks = (callbacks if training.ranks.is_first else None) or Callbacks([])
         self.out, self.settings, self.ranks = training.plan.out, training.settings, training.ranks
         self.system, self.steps = training.system, training.system.steps
         self.interruption = Interruption(patient=self.ranks.world_size > 1)
-        self.board: Board | None = None
         self.began = self.kept = time.monotonic()  # the epoch, and the last checkpoint
         self.cpu_began = time.process_time()
         self.condition = "healthy"
@@ -120,6 +121,10 @@ class Journal:
             stack.enter_context(self.reporter)
             stack.enter_context(self.interruption)
             self._begin(start, first_step)
+            stack.push(self._tell_end)
+            self.callbacks.on_train_start(
+                self.out, self.training.plan.config["settings"], start * self.steps + first_step
+            )
             self._stack = stack.pop_all()
         self.began, self.cpu_began = time.monotonic(), time.process_time()
         if begun is not None:  # its E-step was made before the interruption
@@ -133,9 +138,9 @@ class Journal:
         self.reporter.clustering(start)
         if self.ranks.is_first:
             cut_metrics(self.out, start)
-            if self.settings.tensorboard_every:
-                done = start * self.steps + first_step
-                self.board = Board(self.out / "tensorboard", self.settings.tensorboard_every, done)
+
+    def _tell_end(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.callbacks.on_train_end(self.out, completed=kind is None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -160,6 +165,7 @@ class Journal:
                     write_kept(self.out, epoch.number + 1, v_, self.settings.keep_features, self.settings.seed)
                 if epoch.number == self.training.start:
                     self._say_reduced(found)
+        self.callbacks.on_epoch_start(epoch.number + 1)
         self.reporter.clustered()
 
     def step(self, epoch: Epoch, batch: Batch, loss: Tensor, terms: Mapping[str, Term]) -> None:
@@ -177,9 +183,8 @@ class Journal:
         epoch.step = batch.progress.step + 1
         show = (epoch.step - 1) % SHOW_EVERY == 0
         self.reporter.step(epoch.number, {name: float(value) for name, value in logs.items()} if show else None)
-        if self.board is not None:
-            lr = learning_rate(self.settings, batch.progress)
-            self.board.step(epoch.number * self.steps + epoch.step, {**logs, "lr": lr})
+        lr = torch.tensor(learning_rate(self.settings, batch.progress))
+        self.callbacks.on_step_end(epoch.number * self.steps + epoch.step, {**logs, "lr": lr})
         # Ranks must agree to stop, which takes a collective: every few steps is often enough.
         if show or epoch.step == self.steps or (self.ranks.world_size == 1 and self._due()):
             self._check_finite(epoch)
@@ -207,7 +212,9 @@ class Journal:
             }
             if self._is_snapshot(epoch.number + 1):
                 write_snapshot(self.out, epoch.number + 1, self.system.query)
-            self._write({**record, **seconds})
+            record |= seconds
+            scores = self.callbacks.on_epoch_end(epoch.number + 1, self.system.query, record)
+            self._write({**record, "scores": scores} if scores else record)
         self.began, self.cpu_began = time.monotonic(), time.process_time()
 
     def end(self, features: MomentumFeatures) -> None:
@@ -255,8 +262,6 @@ class Journal:
 
     def _write(self, record: Mapping[str, Any]) -> None:
         append_metrics(self.out, record)
-        if self.board is not None:
-            self.board.epoch(record["epoch"] * self.steps, record)
         self._keep(record["epoch"], None)
         self.reporter.epoch(record)
         state, words = self.run.health
@@ -288,8 +293,6 @@ class Journal:
             self.interruption.end(due)
 
     def _keep(self, done: int, epoch: Epoch | None) -> None:
-        if self.board is not None:
-            self.board.flush()
         if self.ranks.is_first:  # the state of all others is the same
             self.training.save(done, epoch)
         self.kept = time.monotonic()

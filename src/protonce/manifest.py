@@ -1,8 +1,8 @@
 """manifest.json: size and SHA-256 of every file of a run folder, so that what is read is what was written.
 
 A file is recorded before it is written, together with the content that it has until then. So whenever a process is
-killed, every file has a recorded content, or is missing. Files in `features/` and `tensorboard/` are not recorded: the
-former carry their own checksum, the latter are only read by TensorBoard.
+killed, every file has a recorded content, or is missing. Files in `features/` and `logs/` are not recorded: the former
+carry their own checksum, the latter are only read by the tools that they are for.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from protonce.errors import UserError
 from protonce.files import as_bytes, write_whole
 
 FILE = "manifest.json"
-FORMAT = 5  # of run folders; 1 has no manifest, 2 to 4 fewer settings (see run/migration.py)
+FORMAT = 6  # of run folders; 1 has no manifest, 2 to 5 other settings (see run/migration.py)
 GROWING = ("metrics.jsonl", "skipped.csv")  # files that lines are appended to
-UNRECORDED = ("features", "tensorboard")
+UNRECORDED = ("features", "logs", "tensorboard")  # the last of format 5
 RESTORE = "restore it from a copy; `protonce check` lists what is intact"
 CURES = {  # for a damaged file, by the beginning of its name
     "checkpoints/": "remove it to start the run at its beginning",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from protonce import board, capacity, checkpoints, weights
+from protonce import capacity, checkpoints, weights
 from protonce.auto import DataSize, choose_recipe, resolve
 from protonce.config import Resolved, Settings, read_recipe
 from protonce.data.sources import Data, Source, open_source
@@ -27,7 +27,7 @@ from protonce.run.checking import check_run
 from protonce.run.writing import has_no_checkpoint
 
 # Settings that change nothing of what is learnt, so that a resumed run may have others.
-MAY_CHANGE = ("workers", "checkpoint_minutes", "tensorboard_every", "snapshot_every", "record_every")
+MAY_CHANGE = ("workers", "checkpoint_minutes", "snapshot_every", "record_every")
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,6 @@ def _check(plan: Plan, ranks: Ranks) -> None:
         raise UserError("kmeans_engine is faiss, which is not installed; choose torch")
     if ranks.world_size > 1:
         _check_ranks(ranks, settings)
-    if settings.tensorboard_every:
-        board.check()
     if plan.previous is not None:
         _check_same(plan.previous, plan)
     _check_memory(plan, ranks)

@@ -99,9 +99,11 @@ class Reporter:
     def epoch(self, record: Mapping[str, object]) -> None:
         """An epoch is done."""
         numbers = {k: v for k, v in record.items() if isinstance(v, float)}
-        self.say(
-            f"epoch {record['epoch']}/{self.epochs}  {describe(numbers, self.terms)}  {duration(numbers['seconds'])}"
-        )
+        scores = record.get("scores", {})
+        assert isinstance(scores, Mapping)
+        shown = "".join(f"  {name} {score:.3f}" for name, score in scores.items())
+        terms = describe(numbers, self.terms)
+        self.say(f"epoch {record['epoch']}/{self.epochs}  {terms}{shown}  {duration(numbers['seconds'])}")
 
 
 class Steps:

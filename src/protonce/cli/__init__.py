@@ -19,6 +19,7 @@ from protonce.cli import (
     import_,
     label,
     report,
+    runs,
     search,
     sort,
     suggest,
@@ -81,6 +82,7 @@ def build_parser(method: str) -> Parser:
     label.add(commands)
     search.add(commands)
     sort.add(commands)
+    runs.add(commands)
     check.add(commands)
     return parser
 

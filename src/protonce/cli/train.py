@@ -26,6 +26,13 @@ def add(commands: Commands, method: str) -> None:
         help=f"named settings: {', '.join(recipes())}; default: chosen by data and device",
     )
     parser.add_argument("--resume", action="store_true", help="continue the run in RUN after its last checkpoint")
+    parser.add_argument("--logger", metavar="NAME[,NAME]", help="log to tensorboard, csv, wandb or mlflow too")
+    parser.add_argument(
+        "--watch",
+        metavar="DATA",
+        help="labelled images that are not trained on: record kNN and linear accuracy during training, to watch only",
+    )
+    parser.add_argument("--watch-every", type=int, default=10, metavar="N", help="epochs between two evaluations (10)")
     parser.add_argument("--no-report", action="store_true", help="do not write report.html after training")
     add_settings(parser, method)
 
@@ -38,7 +45,16 @@ def run(options: argparse.Namespace) -> None:
     if options.out is None and options.resume:
         raise UserError("--resume needs --out RUN, the run to continue")
     out = options.out or _new_run(options.data)
-    trained = train(options.data, out, recipe=options.recipe, resume=options.resume, **chosen_settings(options))
+    trained = train(
+        options.data,
+        out,
+        recipe=options.recipe,
+        resume=options.resume,
+        loggers=options.logger.split(",") if options.logger else [],
+        watch=options.watch,
+        watch_every=options.watch_every,
+        **chosen_settings(options),
+    )
     if not Ranks().is_first:
         return
     embed = shlex.join(["protonce", "embed", str(trained.path), "DATA", "--out", "FILE.npz"])

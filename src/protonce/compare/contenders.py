@@ -14,7 +14,7 @@ SHARED = (
     *("backbone", "width", "stem", "block_init", "init", "image_size", "plain_resize", "mean", "std"),
     *("views", "crop_scale", "flip_p", "jitter", "jitter_p", "grey_p", "blur_p", "blur_sigma"),
     *("epochs", "batch_size", "seed", "limit", "device", "precision", "workers"),
-    *("checkpoint_minutes", "tensorboard_every", "snapshot_every", "keep_features"),
+    *("checkpoint_minutes", "snapshot_every", "keep_features"),
 )
 
 

@@ -23,7 +23,7 @@ from protonce.prototypes import Prototypes
 RECORDED = (
     *("epoch", "lr", "loss", "seconds", "cpu_seconds", "cluster_seconds", "features_seconds"),
     *("clusters", "phi", "information", "cluster_entropy", "smallest_cluster", "largest_cluster", "agreement"),
-    *("bound_before", "bound_after", "effective_rank", "bank_age", "bank_cosine"),
+    *("bound_before", "bound_after", "effective_rank", "bank_age", "bank_cosine", "scores"),
 )
 UNKNOWN = -1  # label of an image without one
 

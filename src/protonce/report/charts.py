@@ -56,7 +56,7 @@ def training(run: Run, labels: Sequence[str] | None) -> list[Chart]:
         _learning_rate(records),
         _concentration(records, names),
     ]
-    charts += [_agreement(records, names), _rank(records, run.settings.dim)]
+    charts += [_agreement(records, names), _rank(records, run.settings.dim), _scores(records)]
     if labels is not None and records:
         charts.append(_labels(run, labels, names))
     return [chart for chart in charts if chart.lines]
@@ -134,6 +134,14 @@ def _rank(records: Sequence[Mapping[str, Any]], dim: int) -> Chart:
     caption = f"Effective number of dimensions that the embeddings use, of {dim}; 1 means collapse."
     lines = _series("effective rank", records, "effective_rank")
     return Chart("effective-rank", "Effective rank", caption, "epoch", "rank", lines)
+
+
+def _scores(records: Sequence[Mapping[str, Any]]) -> Chart:
+    scored = [{"epoch": r["epoch"], **r["scores"]} for r in records if "scores" in r]
+    names = dict.fromkeys(name for r in scored for name in r if name != "epoch")
+    caption = "Scores recorded during training (`--watch`, callbacks); for watching, not for reporting."
+    lines = [line for name in names for line in _series(name, scored, name)]
+    return Chart("scores", "Scores while training", caption, "epoch", "", lines)
 
 
 def _labels(run: Run, labels: Sequence[str], names: Sequence[str]) -> Chart:

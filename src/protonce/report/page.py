@@ -126,7 +126,7 @@ def render(
         "style": folder.joinpath("page.css").read_text(encoding="utf-8"),
         "module": module,
         "bokeh": bokeh,  # runs when the map is drawn
-        "hashes": [_csp_hash(script) for script in (bokeh, module)],
+        "hashes": [csp_hash(script) for script in (bokeh, module)],
         "facts": _facts(content),
         "health": health,
         "verdict": VERDICTS[health.state] if health else "",
@@ -158,7 +158,8 @@ def render(
     return template.render(parts, sheets=sheets)
 
 
-def _csp_hash(script: str) -> str:
+def csp_hash(script: str) -> str:
+    """The entry of a script in a Content-Security-Policy."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() + "'"
 
 

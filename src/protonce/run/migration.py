@@ -30,6 +30,8 @@ ADDED_TO_4_IF: Added = (
         {"e_step_features": "pass", "gate": "all", "cluster_keys": "negatives", "bank_momentum": 0.5},
     ),
 )
+# Up to format 5 there was this one.
+REMOVED = ("tensorboard_every",)
 STEPS: Sequence[tuple[int, dict[str, Any], Added]] = (
     (2, ADDED_TO_2, ADDED_TO_2_IF),
     (3, ADDED_TO_3, ADDED_TO_3_IF),
@@ -41,12 +43,17 @@ def migrated(config: dict[str, Any]) -> dict[str, Any]:
     """The content of a config.yaml, in the form that this version writes."""
     if "system" not in config:
         config = _from_1(config)
+    config = {**config, **{part: _without(config[part], REMOVED) for part in ("asked", "settings")}}
     for version, common, options in STEPS:
         # Of an older format that has some of them, the others were lost: they are missed, not guessed.
         new = {*common, *(name for _, added in options for name in added)}
         if config.get("format", 1) <= version and new.isdisjoint(config["settings"]):
             config = _with_added(config, common, options)
     return config
+
+
+def _without(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _from_1(config: dict[str, Any]) -> dict[str, Any]:
