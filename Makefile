@@ -1,6 +1,8 @@
 # make demo   set up, then learn from the built-in images
 # make test   set up, then run the tests
 # make test-oldest   the tests with the oldest dependencies that pyproject.toml allows; before a release
+# make docs   write the documentation site to docs/_build/html
+# make release   build wheel and sdist, and try them in an empty environment; before a release
 # make lock   write down the versions that are installed for the tests
 # A machine without an NVIDIA GPU can do with a much smaller torch:
 #   make demo TORCH_INDEX=URL     with the CPU index that pytorch.org/get-started names
@@ -10,7 +12,7 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 OLDEST := .venv-oldest
 
-.PHONY: demo test test-oldest lock check clean
+.PHONY: demo test test-oldest docs release lock check clean
 
 demo: .venv/.ready
 	$(BIN)/protonce demo --out protonce-demo
@@ -24,6 +26,13 @@ test-oldest:
 	$(if $(TORCH_INDEX),$(OLDEST)/bin/pip install --quiet --index-url $(TORCH_INDEX) -c $(OLDEST)/constraints.txt torch torchvision)
 	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[dev]'
 	$(OLDEST)/bin/python -m pytest -n 2 -m "not slow"
+
+docs: .venv/.ready-dev
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html in a browser."
+
+release: .venv/.ready-dev
+	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python .ci/release.py
 
 # Neither where packages came from nor that torch was built for the CPU is written down.
 lock: .venv/.ready-dev
@@ -52,4 +61,4 @@ check: .venv/.ready-dev
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-oldest protonce-demo
+	rm -rf .venv .venv-oldest protonce-demo dist docs/_build

@@ -201,6 +201,15 @@ def trained(trained_once, tmp_path_factory):
 
 
 @pytest.fixture
+def small_recipe(monkeypatch):
+    """What `train` chooses by itself takes minutes; here it chooses what takes seconds."""
+    from protonce import preparation
+
+    values = {k: v for k, v in SMALL.items() if k != "recipe"}
+    monkeypatch.setattr(preparation, "read_recipe", lambda name: values)
+
+
+@pytest.fixture
 def few_compared():
     """Look-alikes are found by few comparisons, for tests that look at other things: a page takes half of its time."""
     with pytest.MonkeyPatch.context() as patch:  # a test may undo its own changes

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import importlib
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from conftest import SMALL
 from processes import command, printed_by, start
+from protonce import cli
 from protonce.cli import main
 from protonce.config import Settings
 from protonce.methods.options.pcl import PCLOptions
@@ -50,6 +52,7 @@ COMMANDS = (
 def test_help_loads_nothing_heavy(command):
     code = f"""
 import sys
+from protonce import cli
 from protonce.cli import main
 try:
     main({[*command.split(), "--help"]!r})
@@ -296,3 +299,11 @@ def test_skipped_files_are_counted_and_listed(photos, tmp_path, capsys):
     assert "48 images of" in (shown := capsys.readouterr().err)
     assert "1 skipped" in shown
     assert (tmp_path / "run" / "skipped.csv").read_text().splitlines()[1].startswith("slope1/broken.jpg,")
+
+
+def test_the_help_says_of_each_command_what_its_module_does():
+    for name, text in cli.COMMANDS.items():
+        module = importlib.import_module(f"protonce.cli.{'import_' if name == 'import' else name}")
+        assert module.run.__doc__ == text
+    modules = {path.stem.rstrip("_") for path in Path(cli.__file__).parent.glob("*.py")}
+    assert {*cli.COMMANDS} == modules - {"__init", "failures", "options", "parser"}

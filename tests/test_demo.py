@@ -28,9 +28,13 @@ def short_demo(monkeypatch):
     """Two epochs of a few of the images."""
     command = demo._command
 
-    def short(out, name, seed):
-        options = "--epochs 2 --width 4 --limit 300 --clusters 10,20"
-        return [*command(out, name, seed), *options.split(), *(("--warmup-epochs", "1") if name == "pcl" else ())]
+    def short(out, name, seed, quick):
+        options = "--epochs 2 --width 4 --clusters 10,20" + (" --limit 300" if quick else "")
+        return [
+            *command(out, name, seed, quick),
+            *options.split(),
+            *(("--warmup-epochs", "1") if name == "pcl" else ()),
+        ]
 
     monkeypatch.setattr(demo, "_command", short)
 
@@ -64,6 +68,20 @@ def test_demo(short_demo, few_compared, tmp_path, capsys):
     assert json.loads((out / "demo.json").read_text())["rows"] == rows
     assert main(["demo", "--out", str(out), "--seed", "4"]) == 2
     assert "another seed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_quick_demo(few_compared, tmp_path, capsys):
+    out = tmp_path / "demo"
+    assert main(["demo", "--quick", "--out", str(out)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "too short to compare" in shown
+    assert "one seed" not in shown
+    assert [row["name"] for row in json.loads((out / "demo.json").read_text())["rows"]][2:] == ["moco", "pcl"]
+    assert len(protonce.load(out / "pcl").metrics) == 3
+    assert (out / "pcl" / "report.html").exists()
+    assert main(["demo", "--out", str(out)]) == 2
+    assert "a demo of another length" in capsys.readouterr().err
 
 
 def test_the_demo_has_the_settings_of_the_study_and_says_what_it_found():

@@ -83,7 +83,7 @@ def from_file(draw):
     settle(parse_yaml("\n".join(f"{name}: {draw.choice(WRITTEN)}" for name in chosen), "mine.yaml"))
 
 
-def from_command_line(draw, parser=build_parser("pcl")):  # noqa: B008
+def from_command_line(draw, parser=build_parser(["train"])):  # noqa: B008
     option = f"--{draw.choice(NAMES).replace('_', '-')}"
     settle(chosen_settings(parser.parse_args(["train", "photos", option, draw.choice(WRITTEN)])))
 
@@ -92,7 +92,7 @@ def from_python(draw):
     settle({draw.choice(NAMES): draw.choice(OBJECTS)})
 
 
-def of_an_evaluation(draw, parser=build_parser("pcl")):  # noqa: B008
+def of_an_evaluation(draw, parser=build_parser(["evaluate"])):  # noqa: B008
     protocol = draw.choice(sorted(PROTOCOLS))
     fields = PROTOCOLS[protocol]
     name = draw.choice(fields.names())

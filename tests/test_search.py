@@ -6,6 +6,7 @@ import re
 from types import SimpleNamespace
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -156,3 +157,15 @@ def test_a_file_that_is_no_image(tmp_path):
     (tmp_path / "letter.jpg").write_text("mine")
     with pytest.raises(UserError, match=r"letter.jpg cannot be read as an image"):
         Photos([tmp_path / "letter.jpg"])
+
+
+def test_photos_of_any_kind(trained, photos):
+    """A file, the Pillow image and the array of its pixels find the same images."""
+    file = sorted(photos.rglob("*.png"))[5]
+    image = Image.open(file)
+    kinds = [file, str(file), image, np.asarray(image.convert("RGB"))]
+    hits = [[(hit.name, hit.similarity) for hit in trained.search([kind], top=3)] for kind in kinds]
+    assert hits == [hits[0]] * 4
+    assert trained.search([image, image], top=1)[1].query == "photo 2"
+    with pytest.raises(UserError, match="photo 1 is ndarray; it must be a path, a Pillow image or a uint8 array"):
+        trained.search([np.zeros((4, 4), dtype=np.float32)])

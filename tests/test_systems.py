@@ -33,7 +33,7 @@ from protonce.prototypes import cluster
 from protonce.report.page import write_report
 
 pytestmark = pytest.mark.usefixtures("quick_page")
-DOCS = Path(__file__).parents[1] / "docs" / "systems.md"
+DOCS = Path(__file__).parents[1] / "docs" / "new-system.md"
 EXAMPLE = re.search(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[1]
 
 

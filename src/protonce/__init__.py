@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from protonce.config import Settings as Settings
     from protonce.errors import UserError as UserError
     from protonce.front import Run as Run
+    from protonce.front import import_encoder as import_encoder
     from protonce.front import load as load
     from protonce.front import train as train
 
@@ -24,13 +25,14 @@ _WHERE = {
     "Callback": "protonce.callbacks",
     "train": "protonce.front",
     "load": "protonce.front",
+    "import_encoder": "protonce.front",
     "Run": "protonce.front",
     "Settings": "protonce.config",
     "UserError": "protonce.errors",
 }
 _MODULES = ("losses", "prototypes", "kmeans", "encoder", "features", "memory", "data", "methods", "evaluate", "sklearn")
 
-__all__ = ["Callback", "Run", "Settings", "UserError", "load", "train"]
+__all__ = ["Callback", "Run", "Settings", "UserError", "import_encoder", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

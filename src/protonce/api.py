@@ -40,7 +40,8 @@ def train(
     """Learn an encoder and a hierarchy of prototypes from images without labels.
 
     Args:
-        data: a folder, a .zip, `builtin`, an array of images, or an object with `len` and `load(i)`.
+        data: a folder, an archive, a table of paths, `builtin`, a list or an array of images, a data set of torch or
+            Hugging Face, or an object with `len` and `load(i)`; all forms are in docs/usage.md.
         out: the run folder; new or empty, or the run to resume.
         recipe: name of a recipe; None: chosen by the size of the data and the device.
         method: name of a system, or a subclass of `System`; None: the recipe's, or PCL.

@@ -1,5 +1,6 @@
 """What `import protonce` offers: `train`, `load`, and a `Run` with a method for each command."""
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from protonce.export.shipment import Which
     from protonce.label.labelling import Predictions
     from protonce.label.labels_file import Given
-    from protonce.label.search import Hit
+    from protonce.label.search import Hit, Photo
     from protonce.label.sorting import Sorted
     from protonce.label.suggestion import Strategy
     from protonce.label.tidy import Tidied
@@ -99,12 +100,12 @@ class Run(protonce.run.Run):
         return label_images(self, self.source(data), labels, min_confidence, quiet=True)
 
     def search(
-        self, photos: Sequence[str | Path], *, top: int = 20, labels: "Given | None" = None, data: Data | None = None
+        self, photos: "Sequence[Photo]", *, top: int = 20, labels: "Given | None" = None, data: Data | None = None
     ) -> "list[Hit]":
         """The images that are most similar to each photo.
 
         Args:
-            photos: image files.
+            photos: image files, Pillow images or uint8 arrays (h, w, 3).
             top: how many images for each.
             labels: to be given with the images; None: those of their folders.
             data: the images of the run, if they have moved.
@@ -113,7 +114,7 @@ class Run(protonce.run.Run):
         from protonce.label.search import Photos, open_search
 
         known = None if labels is None else take_labels(labels, self.images[0])
-        return open_search(self, known, data, quiet=True).like_photos(Photos([Path(photo) for photo in photos]), top)
+        return open_search(self, known, data, quiet=True).like_photos(Photos(photos), top)
 
     def sort(
         self,
@@ -186,12 +187,28 @@ def load(path: str | Path, encoder: nn.Module | None = None, views: Views | None
     return Run(path, encoder, views)
 
 
+def import_encoder(
+    file: str,
+    out: str | Path,
+    *,
+    data: Data | None = None,
+    like: protonce.run.Run | None = None,
+    quiet: bool = False,
+    **settings: object,
+) -> Run:
+    """Make a run from other weights, or from an untrained encoder; see `protonce.importing.import_encoder`."""
+    from protonce.importing import import_encoder
+
+    run, _ = import_encoder(file, Path(out), data=data, like=like, quiet=quiet, **settings)
+    return Run(run.path)
+
+
 def _with_methods(train: Callable[P, protonce.run.Run]) -> Callable[P, Run]:
+    @functools.wraps(train)
     def trained(*args: P.args, **kwargs: P.kwargs) -> Run:
         run = train(*args, **kwargs)
         return Run(run.path, *run.own_parts)
 
-    trained.__doc__, trained.__name__ = train.__doc__, train.__name__
     return trained
 
 

@@ -31,7 +31,7 @@ class Prototypes:
 
     @property
     def occupied(self) -> "Prototypes":
-        """Those that have images; with `kmeans_init: published` some may have none."""
+        """Those that have images; with the setting `kmeans_init` "published" some may have none."""
         used, assignment = self.assignment.unique(return_inverse=True)
         if len(used) == len(self.centroids):
             return self

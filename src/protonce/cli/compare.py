@@ -74,7 +74,7 @@ def numbers(text: str) -> list[int]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train several systems on the same images, score them by the same protocols, and write one table and a page."""
+    """Train several systems on the same images, score all by the same protocols, and write a table and page."""
     from protonce.compare.comparison import compare
 
     names = ("test", "minutes", "scores", "baseline", "held_out", "jobs", "recipe")

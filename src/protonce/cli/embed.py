@@ -15,7 +15,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write name, label, features, and the nearest prototype of each granularity with its distance, for every image."""
+    """Write features of every image, and the nearest prototype of each granularity with its distance."""
     from protonce.embedding import write_embedding
     from protonce.run import load
 

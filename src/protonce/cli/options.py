@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,13 +15,12 @@ from protonce.methods.registry import SYSTEMS, check_names
 MAIN_SETTINGS = ("method", "epochs", "seed", "limit", "init")
 
 
-def scan_method(arguments: Sequence[str] | None) -> str:
+def scan_method(words: Sequence[str]) -> str:
     """The system named by `--method`, else the default: its options are those that `--help` shows."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
     scan = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     scan.add_argument("--method", default=Settings().method)
     try:
-        method = scan.parse_known_args(words)[0].method
+        method = scan.parse_known_args(list(words))[0].method
     except argparse.ArgumentError:  # --method without a name: the parser of the command reports it
         method = ""
     return method if method in SYSTEMS else Settings().method

@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write which images to label first, as a table to fill in for `protonce label`, and on the page of the run."""
+    """Write which images to label first, as a table to fill in for `protonce label`, and on the run's page."""
     from protonce.label.commands import write_suggestions
     from protonce.report.page import write_report
     from protonce.run import load

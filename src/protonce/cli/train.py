@@ -4,9 +4,10 @@ import argparse
 import itertools
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
-from protonce.cli.options import add_settings, chosen_settings
+from protonce.cli.options import add_settings, chosen_settings, scan_method
 from protonce.cli.parser import DATA, Commands, add_command
 from protonce.config import recipes
 from protonce.errors import UserError
@@ -15,8 +16,8 @@ USAGE = "protonce train DATA [--out RUN] [--recipe NAME] [--epochs N] [--resume]
 LONGEST = 200  # bytes of the name of a run; file systems allow 255
 
 
-def add(commands: Commands, method: str) -> None:
-    """Add the command and its arguments; the help shows the options of the system `method`."""
+def add(commands: Commands, words: Sequence[str]) -> None:
+    """Add the command and its arguments; the help shows the options of the system that the command line names."""
     parser = add_command(commands, "train", run, USAGE)
     parser.add_argument("data", metavar="DATA", help=DATA)
     parser.add_argument("--out", type=Path, metavar="RUN", help="run folder to write (runs/DATA-1, or the next number)")
@@ -34,7 +35,7 @@ def add(commands: Commands, method: str) -> None:
     )
     parser.add_argument("--watch-every", type=int, default=10, metavar="N", help="epochs between two evaluations (10)")
     parser.add_argument("--no-report", action="store_true", help="do not write report.html after training")
-    add_settings(parser, method)
+    add_settings(parser, scan_method(words))
 
 
 def run(options: argparse.Namespace) -> None:

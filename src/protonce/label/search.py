@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from protonce.data.pictures import Pixels, decode
+from protonce.data.pictures import Pixels, as_pixels, decode
 from protonce.data.sources import Data, Source
 from protonce.errors import UserError, one_line
 from protonce.evaluate.knn import neighbours
@@ -19,6 +20,8 @@ from protonce.label.index import Index, open_index
 from protonce.label.labels_file import BETWEEN, Labels
 from protonce.progress import Steps
 from protonce.run import Run
+
+Photo = str | Path | Image.Image | Pixels
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,19 @@ class Hit:
 
 
 class Photos:
-    """Photos as a data set.
+    """Photos as a data set: image files, Pillow images or uint8 arrays, which are called photo 1, photo 2 and so on.
 
     Raises:
         UserError: one of them cannot be read.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.names = [str(path) for path in paths]
-        self.images = [_read(path) for path in paths]
+    def __init__(self, photos: Sequence[Photo]) -> None:
+        files = [Path(photo) if isinstance(photo, str | Path) else None for photo in photos]
+        self.names = [f"photo {i + 1}" if path is None else str(path) for i, path in enumerate(files)]
+        self.images = [
+            _pixels(name, photo) if path is None else _read(path)
+            for name, photo, path in zip(self.names, photos, files, strict=True)
+        ]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -50,6 +57,15 @@ class Photos:
     def load(self, i: int) -> Pixels:
         """The pixels of photo i."""
         return self.images[i]
+
+
+def _pixels(name: str, photo: Photo) -> Pixels:
+    found = as_pixels(photo)
+    if found is None:
+        raise UserError(
+            f"{name} is {type(photo).__name__}; it must be a path, a Pillow image or a uint8 array (h, w, 3)"
+        )
+    return found
 
 
 def _read(path: Path) -> Pixels:

@@ -1,7 +1,7 @@
 """The interface of a system.
 
 A system is one module: the encoder, everything else that is trained, and its state as buffers, so that `state_dict` is
-its checkpoint. `protonce.train(..., method=MySystem)` trains a custom system; see docs/systems.md.
+its checkpoint. `protonce.train(..., method=MySystem)` trains a custom system; see docs/new-system.md.
 """
 
 from dataclasses import dataclass
