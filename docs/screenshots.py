@@ -2,7 +2,7 @@
 
 protonce demo && python docs/screenshots.py protonce-demo/pcl protonce-demo/moco
 
-It writes the page of the run anew, and suggests 20 images to label on it.
+It writes the page of the run anew.
 """
 
 import shutil
@@ -28,7 +28,6 @@ FLAGS = [
 def main(run: str, other: str) -> None:
     """Write the page, open it in Chromium, and take a picture of each view."""
     found = protonce.load(run)
-    found.suggest(20)
     page = found.report(against=protonce.load(other))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)

@@ -2,6 +2,8 @@
 
 import csv
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import protonce
 from conftest import SMALL, train_until
-from protonce.callbacks import Callback
+from protonce import loggers
+from protonce.callbacks import Callback, Callbacks
 from protonce.cli import main
 from protonce.data.sources import random_order
 from protonce.errors import UserError
@@ -188,12 +191,12 @@ def stores(tmp_path, monkeypatch):
 
 def test_mlflow_and_wandb(photos, others, tmp_path, monkeypatch, every_step, stores):
     """A resumed run is the same run there."""
-    loggers = {"loggers": ["mlflow", "wandb"], "watch": others}
+    logged = {"loggers": ["mlflow", "wandb"], "watch": others}
     with monkeypatch.context() as patched:
-        train_until((1, None), patched, photos, tmp_path / "run", {**OPTIONS, **loggers})
+        train_until((1, None), patched, photos, tmp_path / "run", {**OPTIONS, **logged})
     (found,) = stores.search_runs(search_all_experiments=True, output_format="list")
     assert found.info.status == "FAILED"
-    run = protonce.train(photos, tmp_path / "run", resume=True, **loggers, **OPTIONS)
+    run = protonce.train(photos, tmp_path / "run", resume=True, workers=0, **logged, **OPTIONS)
     (found,) = stores.search_runs(search_all_experiments=True, output_format="list")
     assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
     assert found.data.metrics["epoch/loss"] == pytest.approx(run.metrics[-1]["loss"], rel=1e-5)
@@ -225,6 +228,63 @@ def wandb_points(file, name):
             items = [(item.key or "/".join(item.nested_key), item.value_json) for item in record.history.item]
             found += [float(value) for key, value in items if key == name]
     return found
+
+
+class Broken:
+    """A logger of Lightning that works, or not."""
+
+    version = "1"
+
+    def __init__(self, fails):
+        self.fails = fails
+
+    def __getattr__(self, name):
+        if name in self.fails:
+            raise ConnectionError(f"no server for {name}")
+        return lambda *args, **kwargs: None
+
+
+@pytest.mark.parametrize("fails", [("log_hyperparams", "experiment", "finalize"), ("experiment", "finalize")])
+def test_a_logger_that_raises_at_the_start(photos, tmp_path, monkeypatch, fails):
+    """Its first error is reported, though closing it would fail too."""
+    monkeypatch.setitem(loggers.KINDS, "csv", ("csv", "broken.logger", lambda *_: {}))
+    monkeypatch.setitem(sys.modules, "broken", SimpleNamespace(logger=lambda: Broken(fails)))
+    with pytest.raises(UserError, match=f"--logger csv does not start: no server for {fails[0]}; mend it"):
+        protonce.train(photos, tmp_path / "run", loggers=["csv"], **OPTIONS)
+
+
+@pytest.mark.parametrize("fails", ["log_metrics", "save", "finalize"])
+def test_training_survives_a_logger_that_fails(photos, trained, tmp_path, monkeypatch, capsys, fails):
+    monkeypatch.setitem(loggers.KINDS, "csv", ("csv", "broken.logger", lambda *_: {}))
+    monkeypatch.setitem(sys.modules, "broken", SimpleNamespace(logger=lambda: Broken(fails)))
+    run = protonce.train(photos, tmp_path / "run", loggers=["csv"], **{**OPTIONS, "quiet": False})
+    assert run.encoder_hash == trained.encoder_hash
+    said = capsys.readouterr().err
+    assert said.count("note: --logger csv has failed, and training continues without it: no server for") == 1
+
+
+def test_only_callbacks_that_started_end_and_all_of_them():
+    told = []
+
+    class One(Callback):
+        def __init__(self, name, starts=True, ends=True):
+            self.name, self.starts, self.ends = name, starts, ends
+
+        def on_train_start(self, run, config, step):
+            if not self.starts:
+                raise RuntimeError("cannot start")
+
+        def on_train_end(self, run, completed):
+            told.append(self.name)
+            if not self.ends:
+                raise RuntimeError("cannot end")
+
+    callbacks = Callbacks([One("first", ends=False), One("second"), One("third", starts=False), One("fourth")])
+    with pytest.raises(RuntimeError, match="cannot start"):
+        callbacks.on_train_start(Path("run"), {}, 0)
+    with pytest.raises(RuntimeError, match="cannot end"):
+        callbacks.on_train_end(Path("run"), completed=False)
+    assert told == ["first", "second"]
 
 
 def test_a_logger_that_does_not_start(photos, tmp_path, stores, capsys):

@@ -70,6 +70,14 @@ def test_demo(short_demo, few_compared, tmp_path, capsys):
     assert "another seed" in capsys.readouterr().err
 
 
+def test_a_quick_demo_has_a_folder_of_its_own(monkeypatch):
+    told = []
+    monkeypatch.setattr(demo, "run_demo", lambda out, seed, quick: told.append((str(out), quick)))
+    for words in (["demo"], ["demo", "--quick"], ["demo", "--quick", "--out", "mine"]):
+        assert main(words) == 0
+    assert told == [("protonce-demo", False), ("protonce-demo-quick", True), ("mine", True)]
+
+
 @pytest.mark.slow
 def test_a_quick_demo(few_compared, tmp_path, capsys):
     out = tmp_path / "demo"

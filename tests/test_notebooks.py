@@ -15,13 +15,13 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ip
 TRAINING = {**SMALL, "epochs": 1}
 
 
-def small_parameters(name, photos, others, folder):
+def small_parameters(name, photos, folder):
     """Values for the names that the first cell of a notebook defines."""
     if name == "pretrained":
         torch.save(timm.create_model("resnet18").state_dict(), folder / "resnet18.pth")
         encoder = {"backbone": "resnet18", "image_size": 32}
         training = {"epochs": 1, "batch_size": 16, "clusters": [4, 8], "device": "cpu"}
-        paths = {"WEIGHTS": str(folder / "resnet18.pth"), "PHOTOS": str(photos), "TEST": str(others), "OUT": "runs"}
+        paths = {"WEIGHTS": str(folder / "resnet18.pth"), "PHOTOS": str(photos), "OUT": "runs"}
         return {**paths, "ENCODER": encoder, "TRAINING": training}
     common = {"PHOTOS": str(photos), "RUN": "runs/photos", "SETTINGS": TRAINING}
     return {**common, "BUDGETS": (4, 8)} if name == "few-labels" else common
@@ -33,10 +33,10 @@ def printed(cell):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path, photos, others, tmp_path):
+def test_a_notebook_runs(path, photos, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     parameters = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    values = small_parameters(path.stem, photos, others, tmp_path)
+    values = small_parameters(path.stem, photos, tmp_path)
     names: dict[str, object] = {}
     exec(parameters.source, names)
     assert {name for name in names if name.isupper()} == {*values}

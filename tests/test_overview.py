@@ -1,11 +1,13 @@
 """`protonce runs`: all runs below a folder, as a table, a .csv and a page."""
 
 import csv
+import json
 import shutil
 
 import pytest
 from rich.console import Console
 
+from protonce import manifest
 from protonce.cli import main
 from protonce.errors import UserError
 from protonce.importing import import_encoder
@@ -43,10 +45,23 @@ def test_all_runs_below_a_folder(folder, trained, capsys):
     assert "left out" in out
 
 
+def test_runs_below_a_folder_of_another_program_and_the_last_watched_scores(folder, trained):
+    """Its config.yaml is not a run's; and epochs without scores follow one with them."""
+    (folder / "config.yaml").write_text("lr: 0.1\n")
+    lines = [*trained.metrics]
+    lines[1] = {**lines[1], "scores": {"knn": 0.5}}
+    run = folder / "photos" / "first"
+    manifest.write(run, "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    rows, problems = gather_runs(folder)
+    assert [row.cells["run"] for row in rows] == ["imported", "photos/first"]
+    assert len(problems) == 2
+    assert rows[1].values["watch knn"] == 0.5
+
+
 def test_sorting(folder):
     rows, _ = gather_runs(folder)
     assert [row.cells["run"] for row in sort_rows(rows, "loss")] == ["photos/first", "imported"], "without one: last"
-    assert [row.cells["run"] for row in sort_rows(rows, "system")] == ["photos/first", "imported"]
+    assert [row.cells["run"] for row in sort_rows(rows, "system")] == ["imported", "photos/first"], "PCL"
     with pytest.raises(UserError, match="--sort speed is none of the columns: run, system"):
         sort_rows(rows, "speed")
 

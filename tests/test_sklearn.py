@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import protonce
 from conftest import SMALL
 from protonce.sklearn import PCL, Encoder, Rows, VectorViews, _perceptron, _Prototypes
-from test_examples import blocks
+from test_documentation import blocks
 
 NOT_CHECKED = {"check_array_api_input"}  # for estimators that say they take arrays of other libraries
 
@@ -94,7 +94,7 @@ def test_digits_are_told_apart():
 
 
 def test_the_documentation_runs(monkeypatch):
-    (code,) = blocks("python", "docs/sklearn.md")
+    ((_, code),) = blocks("docs/sklearn.md")
     monkeypatch.setattr("sklearn.datasets.load_digits", lambda return_X_y: digits(100))
     found = {}
     exec(code, found)

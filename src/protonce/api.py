@@ -68,9 +68,10 @@ def train(
     with error_on_first_rank():
         plan = prepare(request, reporter, ranks)
         watching = [] if watch is None else [Watch(watch, watch_every, plan.settings, views)]
-        if any(one.fingerprint == plan.source.fingerprint for one in watching):
+        whole, _ = plan.source.subset_of or (plan.source, None)
+        if any(one.source.fingerprint == whole.fingerprint for one in watching):
             reporter.say("note: --watch has the images that are trained on; watch others")
-        called = Callbacks([*callbacks, *watching, *map(Logger, loggers)])
+        called = Callbacks([*callbacks, *watching, *(Logger(name, reporter.say) for name in loggers)])
     lost = Lost(plan.out, Reporter(quiet))
     training = assemble(plan, ranks, encoder, views, reporter, lost)
     with writing(plan, ranks, lost), randomness.preserved(plan.settings.device):

@@ -1,6 +1,7 @@
 """Callbacks: code of your own that runs while a run trains, `protonce.train(..., callbacks=[MyCallback()])`."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Callback:
         """Called with the scores that `on_epoch_end` of all callbacks returned, if there are any."""
 
     def on_train_end(self, run: Path, completed: bool) -> None:
-        """Called when training ends.
+        """Called when training ends, if `on_train_start` was called.
 
         Args:
             run: the run folder.
@@ -66,11 +67,13 @@ class Callbacks(Callback):
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = list(callbacks)
+        self.started: list[Callback] = []
 
     def on_train_start(self, run: Path, config: Mapping[str, Any], step: int) -> None:
         """Call all."""
         for callback in self.callbacks:
             callback.on_train_start(run, config, step)
+            self.started.append(callback)
 
     def on_epoch_start(self, epoch: int) -> None:
         """Call all."""
@@ -104,6 +107,7 @@ class Callbacks(Callback):
             callback.on_evaluation(epoch, scores)
 
     def on_train_end(self, run: Path, completed: bool) -> None:
-        """Call all."""
-        for callback in self.callbacks:
-            callback.on_train_end(run, completed)
+        """Call those that were started, even if one of them raises an exception."""
+        with ExitStack() as stack:
+            for callback in reversed(self.started):  # an ExitStack begins with what was added last
+                stack.callback(callback.on_train_end, run, completed)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from protonce.callbacks import Callback
 from protonce.encoder import Encoder
-from protonce.errors import UserError
+from protonce.errors import UserError, one_line
 from protonce.files import write_whole
 
 EVERY = 10  # steps between two points of the losses
 FOLDER = "logs"  # in the run folder
+CONTINUED = ("wandb", "mlflow")  # in which a resumed run is the same run
 PROJECT = "protonce"  # of W&B, and the experiment of MLflow
 Arguments = Callable[[Path, str | None, int], dict[str, Any]]
 
@@ -54,16 +55,17 @@ class Logger(Callback):
     """Forwards what happens to a logger of Lightning.
 
     Losses are logged every 10 steps as `step/NAME`, the numbers of metrics.jsonl as `epoch/NAME`, scores of callbacks
-    as `evaluation/NAME`; the x axis is the number of steps.
+    as `evaluation/NAME`; the x axis is the number of steps. If the logger fails later, training continues without it.
 
     Args:
         name: "tensorboard", "csv", "wandb" or "mlflow".
+        say: reports that the logger has failed.
 
     Raises:
         UserError: there is no such logger, or its package is not installed.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
         if name not in KINDS:
             raise UserError(f"there is no logger {name}; choose among {', '.join(KINDS)}")
         package, place, self._arguments = KINDS[name]
@@ -73,12 +75,12 @@ class Logger(Callback):
             self._kind = getattr(importlib.import_module(module), kind)
         except ImportError as error:
             raise UserError(f"--logger {name} needs {error.name}: pip install 'protonce[{name}]'") from None
-        self.name = name
+        self.name, self.say = name, say
         self._logger: Any = None
         self._step, self._shared = 0, False
 
     def on_train_start(self, run: Path, config: Mapping[str, Any], step: int) -> None:
-        """Open the logger, the same one if the run is resumed, and log the settings.
+        """Open the logger, and log the settings of a new run.
 
         Raises:
             UserError: the logger does not start.
@@ -88,16 +90,20 @@ class Logger(Callback):
         file = run / FOLDER / f"{self.name}.version"
         version = file.read_text(encoding="utf-8") if file.exists() else None
         try:
-            self._logger = self._kind(**self._arguments(run, version, step))
-            with contextlib.suppress(NotImplementedError):  # a .csv has no place for settings
-                self._logger.log_hyperparams(dict(config))
-            version = str(self._logger.version)
+            logger = self._kind(**self._arguments(run, version, step))
+            if version is None:
+                with contextlib.suppress(NotImplementedError):  # a .csv has no place for settings
+                    logger.log_hyperparams(dict(config))
+            assert logger.experiment is not None  # starts it
+            version = str(logger.version)
         except Exception as error:  # whatever the libraries raise: no account, no server, a store of another version
-            raise UserError(
-                f"--logger {self.name} does not start: {str(error).strip() or type(error).__name__}"
-            ) from error
-        file.parent.mkdir(exist_ok=True)
-        write_whole(file, version)
+            reason = one_line(str(error), 300) or type(error).__name__
+            cure = "mend it and add --resume, or leave it out"
+            raise UserError(f"--logger {self.name} does not start: {reason}; {cure}") from error
+        self._logger = logger
+        if self.name in CONTINUED:
+            file.parent.mkdir(exist_ok=True)
+            write_whole(file, version)
 
     def on_step_end(self, step: int, logs: Mapping[str, Tensor]) -> None:
         """Log the losses, every few steps."""
@@ -109,7 +115,7 @@ class Logger(Callback):
         """Log the line of metrics.jsonl."""
         del epoch, encoder
         self._log("epoch", flat(record))
-        self._logger.save()
+        self._forward(lambda logger: logger.save())
 
     def on_evaluation(self, epoch: int, scores: Mapping[str, float]) -> None:
         """Log the scores of an epoch."""
@@ -119,13 +125,29 @@ class Logger(Callback):
     def on_train_end(self, run: Path, completed: bool) -> None:
         """Close the logger."""
         del run
-        if self._logger is not None:
-            self._logger.finalize("success" if completed else "failed")
-            if hasattr(self._logger.experiment, "finish") and not self._shared:
-                self._logger.experiment.finish()  # else the next training would log to the same run of W&B
+
+        def close(logger: Any) -> None:
+            logger.finalize("success" if completed else "failed")
+            if hasattr(logger.experiment, "finish") and not self._shared:
+                # Otherwise the next training would log to the same run of W&B.
+                logger.experiment.finish(exit_code=0 if completed else 1)
+
+        self._forward(close)
 
     def _log(self, kind: str, numbers: Mapping[str, float]) -> None:
-        self._logger.log_metrics({f"{kind}/{name}": value for name, value in numbers.items()}, step=self._step)
+        named = {f"{kind}/{name}": value for name, value in numbers.items()}
+        self._forward(lambda logger: logger.log_metrics(named, step=self._step))
+
+    def _forward(self, call: Callable[[Any], None]) -> None:
+        """Call the logger; if it fails, of a server that is gone for instance, training continues without it."""
+        if self._logger is None:
+            return
+        try:
+            call(self._logger)
+        except Exception as error:
+            self._logger = None
+            reason = one_line(str(error), 300) or type(error).__name__
+            self.say(f"note: --logger {self.name} has failed, and training continues without it: {reason}")
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, float]:

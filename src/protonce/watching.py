@@ -1,5 +1,6 @@
 """`--watch DATA`: kNN and linear accuracy on labelled images while the encoder trains; to look at, not to choose by."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,26 +42,30 @@ class Watch(Callback):
     def __init__(self, data: Data, every: int, settings: Resolved, views: Views | None = None) -> None:
         if every < 1:
             raise UserError(f"--watch-every is {every}; it must be at least 1")
-        source = open_source(data, "test")
-        labels = np.array(single_labels(source))
+        self.source = open_source(data, "test", settings.seed)
+        labels = np.array(single_labels(self.source))
         if np.sum(np.unique(labels, return_counts=True)[1] >= 2) < 2:
-            raise UserError(f"--watch {source.spec} needs at least two classes with two images each")
-        self.every, self.epochs, self.fingerprint = every, settings.epochs, source.fingerprint
-        self.loader = Loader(
-            source,
-            views or ImageViews(settings),
-            seed=settings.seed,
-            workers=settings.workers,
-            device=settings.device,
-        )
+            raise UserError(f"--watch {self.source.spec} needs at least two classes with two images each")
+        self.every, self.settings, self.views = every, settings, views or ImageViews(settings)
         known, asked = halves(labels, settings.seed)
         self.known, self.asked = torch.from_numpy(known), torch.from_numpy(asked)
         self.labels, self.truth = labels[known].tolist(), labels[asked].tolist()
 
+    @functools.cached_property
+    def loader(self) -> Loader:
+        """Of the images; on rank 0 only, which uses it."""
+        return Loader(
+            self.source,
+            self.views,
+            seed=self.settings.seed,
+            workers=self.settings.workers,
+            device=self.settings.device,
+        )
+
     def on_epoch_end(self, epoch: int, encoder: Encoder, record: Mapping[str, Any]) -> dict[str, float] | None:
         """Accuracies `knn` and `linear`, when they are due."""
         del record
-        if epoch % self.every and epoch != self.epochs:
+        if epoch % self.every and epoch != self.settings.epochs:
             return None
         encoder.eval()
         features = extract(encoder.features, self.loader)  # (n, D)

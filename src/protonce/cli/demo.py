@@ -9,7 +9,7 @@ from protonce.cli.parser import Commands, add_command
 def add(commands: Commands) -> None:
     """Add the command and its arguments."""
     parser = add_command(commands, "demo", run)
-    parser.add_argument("--out", type=Path, default=Path("protonce-demo"), help="folder to write to (%(default)s)")
+    parser.add_argument("--out", type=Path, help="folder to write to (protonce-demo, or protonce-demo-quick)")
     parser.add_argument("--quick", action="store_true", help="300 images and 3 epochs, to see that everything works")
     parser.add_argument("--seed", type=int, default=0, help="seed of every draw (%(default)s)")
 
@@ -18,4 +18,5 @@ def run(options: argparse.Namespace) -> None:
     """Train MoCo and PCL on the built-in images and compare what they learnt."""
     from protonce.demo import run_demo
 
-    run_demo(options.out, options.seed, options.quick)
+    out = options.out or Path("protonce-demo-quick" if options.quick else "protonce-demo")
+    run_demo(out, options.seed, options.quick)

@@ -9,7 +9,9 @@ from protonce.cli.parser import Commands, add_command
 def add(commands: Commands) -> None:
     """Add the command and its arguments."""
     parser = add_command(commands, "runs", run)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a folder with run folders in it, however deep")
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="a folder with run folders in it, up to six folders deep"
+    )
     parser.add_argument("--sort", metavar="COLUMN", default="run", help="column to sort by (run)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table as FILE.csv, or as a page FILE.html")
 

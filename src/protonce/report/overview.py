@@ -1,6 +1,6 @@
 """`protonce runs DIR`: all runs below a folder in one table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path, PurePath
@@ -35,24 +35,30 @@ def gather_runs(folder: Path) -> tuple[list[Row], list[str]]:
     Raises:
         UserError: there are none.
     """
-    rows, problems = [], []
-    for path in _run_folders(folder, DEEPEST):
-        try:
-            rows.append(_row(load(path), folder))
-        except UserError as error:
-            problems.append(str(error))
+    rows: list[Row] = []
+    problems: list[str] = []
+    _gather(folder, folder, DEEPEST, rows, problems)
     if not rows:
         raise UserError(f"there are no runs below {folder}" + (f": {problems[0]}" if problems else ""))
     return sorted(rows, key=lambda row: row.cells["run"]), problems
 
 
-def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
-    if (folder / "config.yaml").is_file():
-        yield folder
-    elif depth and folder.is_dir():
-        for child in sorted(folder.iterdir()):
-            if child.is_dir() and not child.name.startswith(".") and not child.is_symlink():
-                yield from _run_folders(child, depth - 1)
+def _gather(path: Path, folder: Path, depth: int, rows: list[Row], problems: list[str]) -> None:
+    """Add the run at a path, or else those below it; a config.yaml may also be another program's."""
+    try:
+        if (path / "config.yaml").is_file():
+            try:
+                rows.append(_row(load(path), folder))
+                return
+            except UserError as error:
+                problems.append(str(error))
+        children = sorted(path.iterdir()) if depth and path.is_dir() else []
+    except OSError as error:
+        problems.append(f"{path} cannot be read: {error.strerror}")
+        return
+    for child in children:
+        if child.is_dir() and not child.name.startswith(".") and not child.is_symlink():
+            _gather(child, folder, depth - 1, rows, problems)
 
 
 def _row(run: Run, folder: Path) -> Row:
@@ -60,7 +66,7 @@ def _row(run: Run, folder: Path) -> Row:
     seconds = sum(record["seconds"] for record in records)
     loss = records[-1].get("loss") if records else None
     values: dict[str, Any] = {
-        "run": run.path.relative_to(folder).as_posix() if run.path != folder else folder.name,
+        "run": run.path.relative_to(folder).as_posix() if run.path != folder else folder.resolve().name,
         "system": run.title,
         "backbone": settings.backbone,
         "data": "/".join(PurePath(run.config["data"]["source"]).parts[-2:]),
@@ -71,7 +77,8 @@ def _row(run: Run, folder: Path) -> Row:
         "time": seconds,
         "seed": settings.seed,
     }
-    watched = {f"watch {name}": score for record in records[-1:] for name, score in record.get("scores", {}).items()}
+    scored = [record["scores"] for record in records if "scores" in record]
+    watched = {f"watch {name}": score for last in scored[-1:] for name, score in last.items()}
     evaluated = {
         f"{name} {score.metric}": score.mean
         for name, result in run.evaluations.items()
@@ -105,7 +112,7 @@ def sort_rows(rows: Sequence[Row], column: str) -> list[Row]:
         raise UserError(f"--sort {column} is none of the columns: {', '.join(known)}")
     having = [row for row in rows if row.values.get(column) is not None]
     texts = any(isinstance(row.values[column], str) for row in having)
-    having.sort(key=lambda row: str(row.values[column]) if texts else -float(row.values[column]))
+    having.sort(key=lambda row: str(row.values[column]).casefold() if texts else -float(row.values[column]))
     return having + [row for row in rows if row.values.get(column) is None]
 
 
