@@ -99,8 +99,8 @@ def run(command):
     for option, value in SMALLER.items():
         if option in command:
             command[command.index(option) + 1] = value
-    if command[:2] == ["train", "builtin"]:
-        command += ["--limit", "120"]
+    if command[0] == "train":
+        command += ["--limit", "48"] + ([] if "--epochs" in command else ["--epochs", "1"])
     out = Path(command[command.index("--out") + 1]) if command[0] == "train" else None
     if out is not None and out.exists():  # prepared for pages that do not train it
         shutil.rmtree(out)
