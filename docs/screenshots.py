@@ -14,7 +14,7 @@ from playwright.sync_api import Page, sync_playwright
 import protonce
 
 IMAGES = Path(__file__).parent / "images"
-SIZE = {"width": 980, "height": 640}
+SIZE = {"width": 980, "height": 900}
 FLAGS = [
     "--headless",
     "--no-sandbox",
