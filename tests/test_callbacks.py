@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import protonce
 from conftest import SMALL, train_until
-from protonce import loggers
+from protonce import checkpoints, loggers
 from protonce.callbacks import Callback, Callbacks
 from protonce.cli import main
 from protonce.data.sources import random_order
@@ -159,11 +159,27 @@ def test_tensorboard_has_the_metrics_and_after_an_interruption_those_of_an_unint
     assert [step for step, _ in expected["step/loss"]] == [2, 4, 6, 8]  # of 3 epochs of 3 steps
     assert expected["epoch/loss"] == [(3 * m["epoch"], pytest.approx(m["loss"], rel=1e-5)) for m in whole.metrics]
     assert expected["epoch/largest_cluster/1"] == [(3 * m["epoch"], m["largest_cluster"][1]) for m in whole.metrics]
+    save, saved = checkpoints.save, []
+
+    def save_once_more(folder, done, parts, epoch=None):
+        if saved and saved[-1] == (1, 1):
+            raise KeyboardInterrupt  # a step is logged that no checkpoint has
+        saved.append((done, epoch and epoch.step))
+        save(folder, done, parts, epoch)
+
     with monkeypatch.context() as patched:
-        train_until((1, 1), patched, photos, tmp_path / "halves", {**OPTIONS, "loggers": ["tensorboard"]})
-    monkeypatch.setattr("protonce.loggers.EVERY", 2)
+        patched.setattr(checkpoints, "save", save_once_more)
+        patched.setattr("protonce.loggers.EVERY", 1)
+        with pytest.raises(KeyboardInterrupt):
+            protonce.train(photos, tmp_path / "halves", checkpoint_minutes=0, loggers=["tensorboard"], **OPTIONS)
+    interrupted = points(protonce.load(tmp_path / "halves"))["step/loss"]
+    assert [step for step, _ in interrupted] == [1, 2, 3, 4, 5]
     halves = protonce.train(photos, tmp_path / "halves", resume=True, loggers=["tensorboard"], **OPTIONS)
-    assert points(halves) == expected
+    resumed = points(halves)
+    assert [step for step, _ in resumed.pop("step/loss")] == [1, 2, 3, 4, 6, 8], "the fifth is hidden, and done again"
+    assert {tag: resumed[tag] for tag in expected if tag.startswith("epoch/")} == {
+        tag: values for tag, values in expected.items() if tag.startswith("epoch/")
+    }
 
 
 def test_csv(photos, tmp_path, every_step):

@@ -52,7 +52,6 @@ COMMANDS = (
 def test_help_loads_nothing_heavy(command):
     code = f"""
 import sys
-from protonce import cli
 from protonce.cli import main
 try:
     main({[*command.split(), "--help"]!r})
