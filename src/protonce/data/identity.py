@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,16 @@ def fingerprint_of(entries: Iterable[tuple[str, int]]) -> str:
     digest = hashlib.sha256()
     for name, size in sorted(entries):
         digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def identity_of_annotated(
+    images: Iterable[tuple[str, Path]], annotations: Iterable[bytes], classes: Iterable[str]
+) -> str:
+    """Hash of names and sizes of image files, the content of their annotations, and the classes in their order."""
+    digest = hashlib.sha256(fingerprint_of((name, file.stat().st_size) for name, file in images).encode())
+    for part in (*annotations, "\0".join(classes).encode("utf-8", "surrogatepass")):
+        digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()[:16]
 
 

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
-from xml.etree import ElementTree
 
 import numpy as np
 
+from protonce.data import voc_layout
 from protonce.data.folders import list_folder, list_paths
 from protonce.data.listings import Listing, Marks
 from protonce.data.named import Name
@@ -103,19 +103,11 @@ def _places(name: Name, part: str) -> Listing:
 
 def _voc(name: Name, part: str) -> Listing:
     """JPEGImages, Annotations and ImageSets/Main in ROOT, ROOT/VOC2007 or ROOT/VOCdevkit/VOC2007."""
-    places = [name.root / "VOCdevkit" / name.name, name.root / name.name, name.root]
-    root = next((place for place in places if (place / "ImageSets" / "Main").is_dir()), None)
-    if root is None:
-        raise UserError(
-            f"{name} does not have the layout of VOC: no ImageSets/Main in ROOT, {name.name} or VOCdevkit/{name.name}"
-        )
+    root = voc_layout.find_root(name)
     # The labels of VOC2012's test split were never published.
     splits = ("trainval", "test") if name.name == "VOC2007" else ("train", "val")
     split = name.split or splits[part == "test"]
-    file = root / "ImageSets" / "Main" / f"{split}.txt"
-    if not file.is_file():
-        raise UserError(f"{root} has no split {split!r}: ImageSets/Main/{split}.txt does not exist")
-    keys = {line.split()[0] for line in file.read_text().splitlines() if line.strip()}
+    keys = voc_layout.read_keys(root, split)
     shown = {f"JPEGImages/{key}.jpg": _objects(root / "Annotations" / f"{key}.xml") for key in keys}
     seen = sorted({c for objects in shown.values() for c in objects})
     classes = VOC_CLASSES if set(seen) <= set(VOC_CLASSES) else seen
@@ -132,8 +124,8 @@ def _voc(name: Name, part: str) -> Listing:
 def _objects(file: Path) -> dict[str, bool]:
     """Classes of the objects in an image, and whether all objects of the class are marked as difficult."""
     try:
-        objects = ElementTree.parse(file).getroot().findall("object")
-    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:
+        objects = voc_layout.parse_annotation(voc_layout.read_annotation(file)).findall("object")
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read the annotation {file}: {error}") from None
     shown: dict[str, bool] = {}
     for found in objects:

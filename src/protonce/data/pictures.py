@@ -50,7 +50,7 @@ class Picture(NamedTuple):
     reduction: float  # h / h', before h' was rounded up to whole pixels
 
 
-def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) -> Picture:
+def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1, *, upright: bool = True) -> Picture:
     """Decode an image to upright RGB pixels on a white background; of an animation the first frame.
 
     Args:
@@ -58,6 +58,7 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
         reduction: called with height and width; returns the factor (1, 2, 4 or 8) by which they may be divided. A JPEG
             is then decoded at the reduced size, which is much faster. If EXIF rotates it, coordinates are exact only up
             to a fraction of a pixel, because the last side, which was rounded up, may have become the first.
+        upright: turn the image as its EXIF block says; otherwise pixels stay where they are stored.
 
     Raises:
         DecompressionBombError: the image has more than MAX_PIXELS pixels, needs more than MAX_BYTES, or has a side of
@@ -80,7 +81,7 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
         width, height = image.size
         drafted = None
         if image.format in ("JPEG", "MPO"):  # no other format can be decoded at a reduced size
-            rotated = _orientation(image) in ROTATED
+            rotated = upright and _orientation(image) in ROTATED
             factor = reduction(*((width, height) if rotated else (height, width)))
             if factor > 1:
                 drafted = image.draft(image.mode, (max(width // factor, 1), max(height // factor, 1)))
@@ -88,7 +89,7 @@ def decode(file: BinaryIO, reduction: Callable[[int, int], int] = lambda *_: 1) 
             # A failed `load` must end here: Pillow has then forgotten the rest of the file, so that the next attempt
             # succeeds with pixels that are partly black.
             image.load()
-            turned = _turn_upright(image)
+            turned = upright and _turn_upright(image)
             pixels = to_rgb(image)
         shape = (width, height) if turned else (height, width)
         if drafted is None:  # some formats only know after decoding how the image is to be turned
@@ -115,8 +116,30 @@ def probe(file: BinaryIO) -> tuple[int, int] | str:
     except MemoryError:
         return "not enough memory to decode it"
     except Exception as error:  # Pillow's plug-ins raise many kinds of errors for a damaged file
-        text = " ".join(str(error).split())
-        return "not a supported image format" if "cannot identify" in text else text or type(error).__name__
+        return reason(error)
+
+
+def reason(error: Exception) -> str:
+    """Why Pillow refused a file, in a few words."""
+    text = " ".join(str(error).split())
+    return "not a supported image format" if "cannot identify" in text else text or type(error).__name__
+
+
+def stored_size(file: BinaryIO) -> tuple[int, int] | str:
+    """Width and height of an image as it is stored, whatever its EXIF block says, or why its header cannot be read.
+
+    The pixels are not decoded. Camera RAW and HEIC are refused, because their decoders turn images themselves.
+    """
+    bounded: Any = _Bounded(file)
+    try:
+        if camera.is_raw(file.read(HEAD)) or camera.is_raw_tiff(file):
+            return "camera RAW has no pixels that boxes could refer to"
+        file.seek(0)
+        with Image.open(bounded, formats=_formats()) as image:
+            _check_size(image)
+            return image.size
+    except Exception as error:  # as above
+        return reason(error)
 
 
 def as_pixels(item: Any) -> Pixels | None:
