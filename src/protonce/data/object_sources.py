@@ -12,7 +12,7 @@ from protonce.data import coco_objects, named, voc_objects
 from protonce.data.folders import open_regular
 from protonce.data.objects import ObjectImages
 from protonce.data.pictures import decode, reason
-from protonce.errors import UserError, shown
+from protonce.errors import LONGEST_MESSAGE, UserError, one_line, shown
 
 READERS = {**dict.fromkeys(voc_objects.NAMES, voc_objects.read), "COCO": coco_objects.read}
 
@@ -38,9 +38,10 @@ def open_objects(spec: str, part: str, classes: list[str] | None = None) -> Obje
     if not name.root.is_dir():
         raise UserError(f"{name}: {name.root} is not a folder; give the folder that contains {name.name}")
     try:
-        return READERS[name.name](name, part, classes)
+        found = READERS[name.name](name, part, classes)
     except (OSError, ValueError) as error:  # lists that cannot be read or are not text
         raise UserError(f"{name} cannot be read: {error}") from None
+    return replace(found, faults=[one_line(fault, LONGEST_MESSAGE) for fault in found.faults])
 
 
 def join(sets: Sequence[ObjectImages]) -> ObjectImages:
