@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from protonce.evaluate import protocols
-from protonce.evaluate.options import PROTOCOLS
+from protonce.evaluate.options import OBJECT_PROTOCOLS, PROTOCOLS
 from protonce.evaluate.task import over_draws
 from protonce.reported import DATASETS, REFERENCES, describe, excerpts, find, is_same
 from protonce.results import from_paper, scores
@@ -17,14 +17,19 @@ CHOSEN = {  # what the protocols choose on the paper's data, in addition to thei
     "lowshot": {},
     "semisup": {"classifier_lr": [1.0, 0.1]},
     "clustering": {"clusters": [25000]},
+    "detection": {},
+    "segmentation": {},
 }
 
 
 def as_in_the_paper(protocol, metric):
     """An evaluation of the paper's data with the default options, as `protonce evaluate` writes it."""
     reference = REFERENCES[protocol, metric]
-    size, settings = DATASETS[reference.data], {**dataclasses.asdict(PROTOCOLS[protocol]()), **CHOSEN[protocol]}
+    options = {**PROTOCOLS, **OBJECT_PROTOCOLS}[protocol]()
+    size, settings = DATASETS[reference.data], {**dataclasses.asdict(options), **CHOSEN[protocol]}
     data = {"classes": size.classes, "train": {"source": "a", "images": size.train}}
+    if reference.data == "VOC07+12":
+        data["train"]["source"] = "VOC2007:a, VOC2012:a"
     if protocol != "clustering":
         data["test"] = {"source": f"{reference.data}@val:b", "images": size.test}
     if metric.endswith("Places205"):

@@ -115,6 +115,14 @@ class Ranks:
             dist.broadcast_object_list(objects, src=0)
         return objects[0]  # type: ignore[return-value]
 
+    def gather_objects(self, value: T) -> list[T]:
+        """The objects of all ranks, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [value]
+        objects: list[T | None] = [None] * self.world_size
+        dist.all_gather_object(objects, value)
+        return objects  # type: ignore[return-value]
+
     @torch.no_grad()
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Broadcast each tensor from rank 0, in place."""

@@ -26,6 +26,8 @@ DATASETS = {
     "ImageNet": Dataset(1000, 1_281_167, 50_000),
     "VOC07": Dataset(20, 5_011, 4_952),
     "Places205": Dataset(205, 2_448_873, 20_500),
+    "VOC07+12": Dataset(20, 16_551, 4_952),
+    "COCO": Dataset(80, 118_287, 5_000),
 }
 CLUSTERS = 25_000  # k of table 5
 SHOTS = (1, 2, 4, 8, 16)  # k of table 1
@@ -77,6 +79,21 @@ def _references() -> dict[tuple[str, str], Reference]:
             "tbl:semi_supervise", "10%", tuned, "ImageNet", {**tuning, "classifier_lr": 0.1}, "10 % of the labels"
         ),
     }
+    detector: dict[str, object] = {"epochs": 15, "drops": [0.8], "lr": 0.05, "batch_size": 8, "weight_decay": 0.0001}
+    detector |= {"layers": "frozen", "runs": 3, "size": 600, "longest": 1000}
+    for data, metric in (("VOC07", "map_11"), ("VOC07+12", "map_11 VOC07+12")):
+        what = f"mAP of a Faster R-CNN on a frozen backbone, trained on {data}"
+        found["detection", metric] = Reference("tbl:detection", data, what, data, detector)
+    masks: dict[str, object] = {"steps": 180_000, "drops": [2 / 3, 8 / 9], "lr": 0.02, "batch_size": 16}
+    for kind, short in (("box", "bb"), ("mask", "mk")):
+        for ap in ("AP", "AP50", "AP75"):
+            what, at = (
+                "COCO, Mask R-CNN with C4, all layers trained",
+                f"{ap} of {'boxes' if kind == 'box' else 'masks'}",
+            )
+            found["segmentation", f"{ap.lower()}_{kind}"] = Reference(
+                "tbl:coco", f"{ap} {short}", what, "COCO", masks, at
+            )
     for data, metric, name in (("VOC07", "map", "mAP"), ("Places205", "accuracy", "accuracy")):
         for k in SHOTS:
             what, at = f"{name} of SVMs on {data}", f"{k} per class"
@@ -157,14 +174,16 @@ def find(result: Mapping[str, Any], metric: str) -> Reference | None:
         protocol, metric = {"knn": ("knn", "momentum_accuracy"), "ami": ("clustering", "ami")}.get(metric, ("", ""))
     elif protocol == "clustering" and _AMI.fullmatch(metric):
         metric = "ami"
-    elif (protocol, metric) == ("linear", "top1") and "Places205" in _tested(result):
+    elif (protocol, metric) == ("linear", "top1") and "Places205" in _source(result, "test"):
         metric = "top1 Places205"
+    elif (protocol, metric) == ("detection", "map_11") and "VOC2012" in _source(result, "train"):
+        metric = "map_11 VOC07+12"
     return REFERENCES.get((protocol, metric))
 
 
-def _tested(result: Mapping[str, Any]) -> str:
-    """The test images, as they were named."""
-    return str(_mapping(_mapping(result.get("data")).get("test")).get("source"))
+def _source(result: Mapping[str, Any], part: str) -> str:
+    """The training or test images, as they were named."""
+    return str(_mapping(_mapping(result.get("data")).get(part)).get("source"))
 
 
 def _settings(result: Mapping[str, Any], metric: str) -> dict[str, Any]:

@@ -143,6 +143,74 @@ class InformationOptions(Options):
     )
 
 
+@dataclass(frozen=True)
+class DetectorOptions(Options):
+    """Options of all detectors."""
+
+    weight_decay: float = setting(0.0001, "weight decay", least=0, most=1000)
+    warmup_steps: int | Auto = setting(
+        "auto",
+        "steps over which the learning rate grows; auto: 500 for detection, as in MMDetection, and 1,000 for "
+        "segmentation, as in detectron2, but at most a tenth of all steps (the paper names none)",
+        least=0,
+        most=MANY,
+    )
+    regions: int = setting(
+        512,
+        "regions of each training image from which the heads learn; fewer take less time and memory",
+        least=4,
+        most=4096,
+    )
+
+
+@dataclass(frozen=True)
+class DetectionOptions(DetectorOptions):
+    """Faster R-CNN with a feature pyramid on the frozen backbone: mAP of boxes (table 6)."""
+
+    runs: int = setting(3, "independent trainings of the detector, over which scores are averaged", least=1, most=100)
+    layers: Literal["frozen", "all"] = setting(
+        "frozen",
+        "frozen: convolutions and batch norms of the backbone keep their values, and FPN, RPN and heads are trained; "
+        "all: the backbone is trained too",
+    )
+    epochs: int = setting(15, "training epochs", least=1, most=LONG)
+    drops: list[float] = setting(
+        [0.8],
+        "shares of the epochs after which the learning rate is divided by 10; default: 12 of 15",
+        above=0,
+        most=1,
+        empty=True,
+    )
+    lr: float = setting(0.05, "learning rate", above=0, most=HIGHEST_RATE)
+    batch_size: int = setting(8, "images per step", least=1, most=LARGE_BATCH)
+    size: int = setting(600, "shorter side of the images in pixels", least=32, most=4096)
+    longest: int = setting(1000, "limit of the longer side in pixels", least=32, most=8192)
+
+
+@dataclass(frozen=True)
+class SegmentationOptions(DetectorOptions):
+    """Mask R-CNN with a C4 backbone, all layers trained: COCO's AP of boxes and masks (appendix D)."""
+
+    runs: int = setting(1, "independent trainings of the detector, over which scores are averaged", least=1, most=100)
+    steps: int = setting(180_000, "training steps; the default is the 2x schedule of COCO", least=1, most=MANY)
+    drops: list[float] = setting(
+        [2 / 3, 8 / 9],
+        "shares of the steps after which the learning rate is divided by 10; default: 120,000 and 160,000 of 180,000",
+        above=0,
+        most=1,
+        empty=True,
+    )
+    lr: float = setting(0.02, "learning rate", above=0, most=HIGHEST_RATE)
+    batch_size: int = setting(16, "images per step", least=1, most=LARGE_BATCH)
+    sizes: list[int] = setting(
+        [640, 672, 704, 736, 768, 800],
+        "shorter sides in pixels, of which one is drawn for each training image; the last is that of test images",
+        least=32,
+        most=4096,
+    )
+    longest: int = setting(1333, "limit of the longer side in pixels", least=32, most=8192)
+
+
 PROTOCOLS: dict[str, type[Options]] = {
     "knn": KnnOptions,
     "linear": LinearOptions,
@@ -150,4 +218,8 @@ PROTOCOLS: dict[str, type[Options]] = {
     "semisup": SemisupOptions,
     "clustering": ClusteringOptions,
     "information": InformationOptions,
+}
+OBJECT_PROTOCOLS: dict[str, type[Options]] = {  # on images with boxes and masks
+    "detection": DetectionOptions,
+    "segmentation": SegmentationOptions,
 }

@@ -5,10 +5,8 @@ import hashlib
 import json
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from rich.console import Console
 
 from protonce import manifest
 from protonce.data.folder_labels import folder_labels, match_folder_labels
@@ -17,21 +15,19 @@ from protonce.data.splitting import check_apart, split
 from protonce.errors import UserError
 from protonce.evaluate import clustering, information, knn, linear, lowshot, semisup
 from protonce.evaluate.drafts import Drafts
-from protonce.evaluate.options import PROTOCOLS, Options
+from protonce.evaluate.objects.evaluation import evaluate_objects
+from protonce.evaluate.options import OBJECT_PROTOCOLS, PROTOCOLS, Options
+from protonce.evaluate.saving import file_stem, print_result, summary
 from protonce.evaluate.task import Outcome, Task, single_labels
 from protonce.progress import Steps
-from protonce.reported import HEADING, is_same
-from protonce.results import describe_images, from_paper, scores
+from protonce.reported import is_same
 from protonce.run import Run
-from protonce.shortening import shorten
-from protonce.tables import print_table
 
 ONE_SET = ("clustering", "information")
 FIFTH = "test images are a random fifth"
 ALWAYS_ONE = "always 1 with up to five classes"
 CHEAP = ("knn", "clustering")  # protocols whose scores of random weights are worth their time,
 FEW = 20_000  # up to so many images
-LONGEST = 200  # bytes of a file name without its suffix
 RUNNERS: dict[str, Callable[[Task], Outcome]] = {
     "knn": knn.protocol,
     "linear": linear.protocol,
@@ -46,7 +42,7 @@ def evaluate(
     run: Run,
     protocol: str,
     *,
-    train: Data | None = None,
+    train: Data | Sequence[str] | None = None,
     test: Data | None = None,
     name: str | None = None,
     quiet: bool = False,
@@ -60,8 +56,9 @@ def evaluate(
 
     Args:
         run: a finished run.
-        protocol: one of PROTOCOLS.
-        train: labelled images to train on; None: the run's own data.
+        protocol: one of PROTOCOLS or OBJECT_PROTOCOLS.
+        train: labelled images to train on; None: the run's own data. For detection and segmentation one or several
+            data sets with boxes.
         test: labelled images to test on; None: the test split of the data, or a fifth of the training images.
             Clustering and information use one data set: `test`, else `train`, else the run's own data.
         name: suffix of the file name, to save several evaluations with the same protocol.
@@ -73,10 +70,13 @@ def evaluate(
     Raises:
         UserError: the protocol, an option or the images are invalid.
     """
+    if protocol in OBJECT_PROTOCOLS:
+        return evaluate_objects(run, protocol, train, test, name=name, quiet=quiet, again=again, **options)
     if protocol not in PROTOCOLS:
-        raise UserError(f"unknown protocol {protocol!r}; available protocols: {', '.join(PROTOCOLS)}")
+        known = ", ".join([*PROTOCOLS, *OBJECT_PROTOCOLS])
+        raise UserError(f"unknown protocol {protocol!r}; available protocols: {known}")
     chosen = PROTOCOLS[protocol].from_mapping(options, protocol)
-    stem = _file_stem(protocol, name)
+    stem = file_stem(protocol, name)
     manifest.check_writable(run.path)
     labelled, tested, how = (_one_set if protocol in ONE_SET else _parts)(run, train, test)
     file, key = f"evaluations/{stem}.json", _key(run, protocol, chosen, labelled, tested)
@@ -88,7 +88,7 @@ def evaluate(
     about = _about_split(labelled, tested, how, outcome)
     _remark_on_top5(outcome, about["classes"])
     chance = _chance(outcome, tested)
-    result = {"protocol": protocol, **_summary(outcome, chosen), **chance, "data": about, "key": key}
+    result = {"protocol": protocol, **summary(outcome, chosen), **chance, "data": about, "key": key}
     _remark_on_deviations(result)
     manifest.write(run.path, file, json.dumps(result, indent=2) + "\n")
     drafts.remove()
@@ -101,24 +101,13 @@ def evaluate(
     if not quiet:
         about_data = dict.fromkeys([*labelled.notes, *tested.notes])
         notes = [*outcome.notes, *about_data, how, f"features: {outcome.features}", f"saved to {run.path / file}"]
-        _print(result, [labelled, tested], notes)
+        skipped = {source.spec: _skipped(source) for source in (labelled, tested) if source.skipped}
+        print_result(result, list(skipped.values()), notes)
     return result
 
 
 def _mean(value: Any) -> float:
     return float(value["mean"] if isinstance(value, dict) else value)
-
-
-def _summary(outcome: Outcome, chosen: Options) -> dict[str, Any]:
-    """Metrics, settings and features of an evaluation, and remarks and details if there are any."""
-    settings = {**dataclasses.asdict(chosen), **outcome.settings}
-    return {
-        "metrics": outcome.metrics,
-        "settings": {name: value for name, value in settings.items() if name not in outcome.unused},
-        "features": outcome.features,
-        **({"remarks": outcome.remarks} if outcome.remarks else {}),
-        **({"details": outcome.details} if outcome.details else {}),
-    }
 
 
 def _chance(outcome: Outcome, tested: Source) -> dict[str, dict[str, float]]:
@@ -150,16 +139,6 @@ def _remark_on_deviations(result: dict[str, Any]) -> None:
                 result.setdefault("remarks", {})[metric] = f"± {deviation:.3f} with n, as in the paper"
 
 
-def _file_stem(protocol: str, name: str | None) -> str:
-    """File name of the evaluation, without its suffix."""
-    stem = f"{protocol}{f'-{name}' if name else ''}"
-    if not stem.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UserError(f"--name {shorten(str(name))!r} is not allowed in a file name; use letters, digits, . - and _")
-    if len(stem.encode()) > LONGEST:  # now, and not when the result is to be saved
-        raise UserError(f"--name has {len(stem.encode())} bytes; use at most {LONGEST - len(protocol) - 1}")
-    return stem
-
-
 def _about_split(labelled: Source, tested: Source, how: str, outcome: Outcome) -> dict[str, Any]:
     """The data of an evaluation: training and test images, classes, those left out, and how images were split."""
     classes = len(labelled.marks.classes if labelled.marks else set(single_labels(labelled)))
@@ -188,25 +167,8 @@ def _key(run: Run, protocol: str, options: Options, *sources: Source) -> str:
     return digest.hexdigest()[:16]
 
 
-def _print(result: dict[str, Any], sources: list[Source], notes: list[str]) -> None:
-    console = Console(highlight=False, markup=False)
-    data = result["data"]
-    sides = [describe_images(data[side]) for side in ("train", "test") if side in data]
-    console.print(f"{result['protocol']}, {data['classes']} classes: {', tested on '.join(sides)}", soft_wrap=True)
-    found = scores(result)
-    cells = [(s.metric, s.text, s.chance, s.untrained, s.remark, s.paper) for s in found]
-    print_table(console, "lrrrll", ("metric", "value", "chance", "untrained", "remark", "paper"), cells)
-    for excerpt in from_paper(found):
-        console.print(f"{HEADING}: {excerpt.title}", soft_wrap=True)
-        print_table(console, "ll" + "r" * (len(excerpt.header) - 2), excerpt.header, excerpt.rows)
-        if excerpt.notes:
-            console.print(excerpt.notes, soft_wrap=True)
-    for source in {source.spec: source for source in sources}.values():
-        if source.skipped:
-            console.print(
-                f"{len(source.skipped)} files of {source.spec} could not be read and were skipped", soft_wrap=True
-            )
-    console.print("; ".join(notes), soft_wrap=True)
+def _skipped(source: Source) -> str:
+    return f"{len(source.skipped)} files of {source.spec} could not be read and were skipped"
 
 
 def _one_set(run: Run, train: Data | None, test: Data | None) -> tuple[Source, Source, str]:
