@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import protonce
-from protonce import config, demo
+from protonce import config, demo, trainings
 from protonce.cli import main
 from protonce.data import builtin
 from protonce.encoder import build
@@ -73,6 +73,7 @@ def test_demo(short_demo, few_compared, tmp_path, capsys):
 def test_a_quick_demo_has_a_folder_of_its_own(monkeypatch):
     told = []
     monkeypatch.setattr(demo, "run_demo", lambda out, seed, quick: told.append((str(out), quick)))
+    monkeypatch.setattr(trainings, "warm_up", lambda: None)
     for words in (["demo"], ["demo", "--quick"], ["demo", "--quick", "--out", "mine"]):
         assert main(words) == 0
     assert told == [("protonce-demo", False), ("protonce-demo-quick", True), ("mine", True)]
@@ -88,8 +89,22 @@ def test_a_quick_demo(few_compared, tmp_path, capsys):
     assert [row["name"] for row in json.loads((out / "demo.json").read_text())["rows"]][2:] == ["moco", "pcl"]
     assert len(protonce.load(out / "pcl").metrics) == 3
     assert (out / "pcl" / "report.html").exists()
+    assert "epoch 3/3" in (out / "pcl.log").read_text()
+    # What a forked process with one thread learns is what `protonce train` does in this one, which has one thread.
+    again = tmp_path / "again"
+    assert main(demo._command(again, "pcl", 0, quick=True)) == 0
+    assert protonce.load(again).encoder_hash == protonce.load(out / "pcl").encoder_hash
     assert main(["demo", "--out", str(out)]) == 2
     assert "a demo of another length" in capsys.readouterr().err
+
+
+def test_a_training_that_fails_ends_the_demo_with_its_last_words(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(demo, "_command", lambda out, *_: ["train", str(tmp_path / "none"), "--out", str(out)])
+    assert main(["demo", "--quick", "--out", str(tmp_path / "demo")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("protonce: training "), said
+    assert "none does not exist" in said
+    assert f"(see {tmp_path / 'demo'}" in said
 
 
 def test_the_demo_has_the_settings_of_the_study_and_says_what_it_found():

@@ -5,17 +5,17 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from protonce import manifest
+from protonce import manifest, trainings
 from protonce.compare.scores import NEIGHBOURS, Row, pixels, score
 from protonce.config import Settings
 from protonce.data.sources import Source, open_source
@@ -62,9 +62,9 @@ def run_demo(out: Path, seed: int, quick: bool = False) -> list[Row]:
         commands = {name: _command(out / name, name, seed, quick) for name in names}
         _train_all(out, commands, console)
     runs = {name: load(out / name) for name in names}
-    rows = _rows(runs)
+    train, test = runs["pcl"].source(), open_source("builtin", "test", seed)
+    rows = _rows(runs, train, test)
     write_whole(out / "demo.json", json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}, indent=2) + "\n")
-    test = open_source("builtin", "test", seed)
     for row in rows:
         if row.name in runs:
             _keep(runs[row.name], row, test)
@@ -119,20 +119,18 @@ def _train_all(out: Path, commands: dict[str, list[str]], console: Console) -> N
     """Single-threaded processes side by side do more than one after the other with two threads each."""
     side_by_side = (os.cpu_count() or 1) >= 2 and not torch.cuda.is_available()
     waiting = list(reversed(commands.items()))  # the longest first
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"} if side_by_side else dict(os.environ)
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    running: dict[str, BaseProcess] = {}
     try:
         with _Bars(console, out, commands) as bars:
             while waiting or running:
                 while waiting and len(running) < (min(os.cpu_count() or 1, len(commands)) if side_by_side else 1):
                     name, command = waiting.pop(0)
-                    with _log(out, name).open("wb") as log:
-                        running[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+                    running[name] = trainings.start(command, _log(out, name), one_thread=side_by_side)
                 for name, process in list(running.items()):
                     bars.update(name)
-                    if process.poll() is not None:
+                    if process.exitcode is not None:
                         del running[name]
-                        if process.returncode != 0:
+                        if process.exitcode != 0:
                             last = _log(out, name).read_text().strip().splitlines()[-1:]
                             raise UserError(f"training {name} failed: {' '.join(last)} (see {_log(out, name)})")
                 time.sleep(0.2)
@@ -142,12 +140,12 @@ def _train_all(out: Path, commands: dict[str, list[str]], console: Console) -> N
 
 
 def _command(out: Path, name: str, seed: int, quick: bool) -> list[str]:
+    """What follows `protonce` to train a system, or to continue."""
     # Clusters for the record every fifth epoch are enough for the page; they change nothing of what is learnt.
     options = ["--recipe", "demo", *SYSTEMS[name], "--seed", str(seed), "--record-every", "5"]
     if quick:
         options += [*QUICK, *(QUICK_PCL if name == "pcl" else ())]
-    train = [sys.executable, "-m", "protonce", "train", "builtin", "--out", str(out)]
-    return [*train, *options, "--resume", "--no-report"]
+    return ["train", "builtin", "--out", str(out), *options, "--resume", "--no-report"]
 
 
 def _log(out: Path, name: str) -> Path:
@@ -205,14 +203,14 @@ def _keep(run: Run, row: Row, test: Source) -> None:
     manifest.write(run.path, "evaluations/comparison.json", json.dumps(result, indent=2) + "\n")
 
 
-def _rows(runs: dict[str, Run]) -> list[Row]:
+def _rows(runs: dict[str, Run], train: Source, test: Source) -> list[Row]:
+    """Scores of raw pixels, of an untrained encoder and of the runs, with the images they were trained on as bank."""
     pcl = runs["pcl"]
-    loaders = [pcl.loader("builtin", part) for part in ("train", "test")]
-    train, test = (loader.source for loader in loaders)
+    loaders = [pcl.loader(source) for source in (train, test)]
     untrained = build(pcl.settings).eval().to(pcl.device)
     features = {
         "raw-pixels": [extract(pixels, loader) for loader in loaders],
         "untrained": [extract(untrained.features, loader) for loader in loaders],
-        **{name: [run.features(s, "backbone")[0] for s in (train, test)] for name, run in runs.items()},
+        **{name: [run.features(source, "backbone")[0] for source in (train, test)] for name, run in runs.items()},
     }
     return [score(name, known, tested, train, test) for name, (known, tested) in features.items()]

@@ -16,7 +16,11 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train MoCo and PCL on the built-in images and compare what they learnt."""
-    from protonce.demo import run_demo
+    from protonce import trainings
 
     out = options.out or Path("protonce-demo-quick" if options.quick else "protonce-demo")
+    if not out.exists():
+        trainings.warm_up()  # imports torch while this process does
+    from protonce.demo import run_demo
+
     run_demo(out, options.seed, options.quick)
