@@ -47,6 +47,23 @@ def test_activations_are_no_more_than_autograd_keeps(values):
     assert size.parameters == sum(p.numel() for p in encoder.parameters())
 
 
+@pytest.mark.parametrize("values", MODELS, ids=lambda values: values["backbone"])
+def test_activations_are_what_goes_into_the_layers(values):
+    """Of a pass with real numbers, each storage once."""
+    chosen = settings(**values)
+    encoder, seen = build(chosen).train(), {}
+
+    def see(module, inputs):
+        seen[inputs[0].untyped_storage().data_ptr()] = inputs[0]
+
+    for module in encoder.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear | nn.BatchNorm1d | nn.BatchNorm2d):
+            module.register_forward_pre_hook(see)
+    with torch.no_grad():
+        encoder(torch.randn(2, 3, chosen.image_size, chosen.image_size))
+    assert capacity._measure(chosen).activations == sum(x.numel() for x in seen.values()) // 2
+
+
 def test_what_two_layers_share_counts_once():
     class Two(nn.Module):
         def __init__(self):

@@ -192,3 +192,11 @@ def test_a_config_that_is_no_file_is_not_read(tmp_path):
             read_config(path)
     with pytest.raises(UserError, match="cannot be read: File name too long"):
         read_config(tmp_path / ("x" * 3000))
+
+
+def test_a_change_of_what_was_read_does_not_change_what_is_read_next():
+    text = "clusters: [1, 2]\ndata: {a: 1}\n"
+    first = plain_yaml.parse(text)
+    first["clusters"].append(3)
+    first["data"]["b"] = 2
+    assert plain_yaml.parse(text) == {"clusters": [1, 2], "data": {"a": 1}}

@@ -4,6 +4,8 @@ No anchors and aliases (a few hundred bytes of them can expand to gigabytes), no
 keep the last), no deep nesting, no long text. Objects other than those of YAML itself are never built.
 """
 
+import copy
+import functools
 from typing import Any
 
 import yaml
@@ -23,6 +25,11 @@ def parse(text: str) -> Any:
     """
     if len(text) > LONGEST:
         raise ValueError(f"is longer than {LONGEST:,} characters, which is too long for settings")
+    return copy.deepcopy(_parse(text))
+
+
+@functools.lru_cache(maxsize=64)  # a training reads its recipe and its config.yaml several times
+def _parse(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
