@@ -116,22 +116,25 @@ class Steps:
     def doing(self, text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
         """Context with a progress bar; it yields a function that advances the bar by a number of items."""
         began = time.perf_counter()
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+        columns = (
+            *(TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn()),
+            TextColumn("{task.fields[left]}"),
+        )
         disable = self.console.quiet or not self.console.is_terminal
         done, said = 0, began
 
         def advance(count: int) -> None:
             nonlocal done, said
             done += count
-            bar.advance(task, count)
             now = time.perf_counter()
+            left = f"about {duration((now - began) * (total - done) / max(done, 1))} to go" if total else ""
+            bar.update(task, advance=count, left=left)
             if disable and total and now - said > SAY_EVERY:  # a log has no bar
                 said = now
-                left = duration((now - began) * (total - done) / max(done, 1))
-                self.console.print(f"{text}  {100 * done // total} %, about {left} to go", soft_wrap=True)
+                self.console.print(f"{text}  {100 * done // total} %, {left}", soft_wrap=True)
 
         with Progress(*columns, console=self.console, transient=True, disable=disable) as bar:
-            task = bar.add_task(text, total=total)
+            task = bar.add_task(text, total=total, left="")
             yield advance
         self.console.print(f"{text}  {duration(time.perf_counter() - began)}", soft_wrap=True)
 

@@ -123,9 +123,7 @@ def evaluate_objects(
         steps, drafts = Steps(quiet or not ranks.is_first), Drafts(run.path, f"evaluations/.{stem}.draft", key)
         task = ObjectTask(run, protocol, learnt, tested, chosen, steps, drafts, ranks)
         examples = Examples(learnt, 0, masks=protocol == "segmentation")
-        task.model()  # a backbone that cannot be used is refused before the ranks wait for each other
-        if task.coco:
-            import_coco()  # and so is a package that is missing, not after the training
+        _check(task, len(examples))
     ranks.init_process_group("nccl" if task.device.type == "cuda" else "gloo")
     with randomness.preserved(task.device.type):
         outcome = _outcome(task, len(examples))
@@ -146,6 +144,24 @@ def evaluate_objects(
             print_result(result, [line for images in (learnt, tested) for line in _about_faults(images)], notes)
     ranks.barrier()
     return result
+
+
+def _check(task: ObjectTask, examples: int) -> None:
+    """What would be noticed after the ranks have met, or after the training.
+
+    Raises:
+        UserError: the backbone cannot be used, a package is missing, or a batch has fewer images than processes.
+    """
+    with randomness.preserved(task.device.type):
+        task.model()
+    if task.coco:
+        import_coco()
+    batch = min(task.options.batch_size, examples)
+    if batch < task.ranks.world_size:
+        raise UserError(
+            f"a batch of {batch} images leaves none for some of {task.ranks.world_size} processes; "
+            "start fewer processes or increase --batch-size"
+        )
 
 
 def _open(run: Run, train: object, test: object, protocol: str) -> tuple[ObjectImages, ObjectImages, str]:
