@@ -49,7 +49,7 @@ def test_the_same_image_in_two_sets(two, tmp_path):
     assert shared_files(*two) == []
     (tmp_path / "link").symlink_to(tmp_path / "one")
     again = open_objects(f"VOC:{tmp_path / 'link'}", "train")
-    assert shared_files(two[0], again) == ["JPEGImages/a.jpg", "JPEGImages/b.jpg"]
+    assert shared_files(two[0], again) == shared_files(again, two[0]) == ["JPEGImages/a.jpg", "JPEGImages/b.jpg"]
     with pytest.raises(UserError, match=r"share 2 images, for example JPEGImages/a\.jpg"):
         join([two[1], two[0], again])
 
