@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import runpy
 import sys
 from collections.abc import Sequence
 from multiprocessing import forkserver
@@ -48,6 +49,5 @@ def _run(words: list[str], log: Path, one_thread: bool) -> None:
         os.environ["OMP_NUM_THREADS"] = "1"  # for libraries that are loaded from here on; the others are told
         torch.set_num_threads(1)
         threadpool_limits(1)
-    from protonce.cli import main
-
-    sys.exit(main(words))
+    sys.argv = ["protonce", *words]
+    runpy.run_module("protonce", run_name="__main__", alter_sys=True)
