@@ -87,7 +87,8 @@ def export(
     inputs = _example(run, prepare, example) if to in GRAPHS else torch.empty(0)
     shipment = Shipment(run, which, names, prepare, inputs)
     made = format_.make(shipment, out.name)
-    about = json.dumps(_about(shipment, to, made.how), indent=2) + "\n"
+    known = _about(shipment, to, made.how)
+    about = json.dumps(known, indent=2) + "\n"
     if format_.SUFFIXES:
         beside = _beside(out)
         for name, content in made.files.items():
@@ -99,7 +100,7 @@ def export(
             part.mkdir(parents=True)
             for name, content in {**made.files, ABOUT: about.encode()}.items():
                 write_whole(part / name, content)
-    return Exported(out, beside, "query and momentum" if to == "pcl" else shipment.which, made.how)
+    return Exported(out, beside, known["encoder"], made.how)
 
 
 def _check_out(to: str, out: Path, suffixes: Sequence[str]) -> None:

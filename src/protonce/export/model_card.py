@@ -6,6 +6,7 @@ from typing import Any
 
 from protonce.data import named
 from protonce.errors import shown
+from protonce.export.plain_weights import library_name
 from protonce.export.shipment import Shipment
 from protonce.results import images_tested, scores
 from protonce.run import Run
@@ -36,7 +37,7 @@ def model_card(shipment: Shipment, how: str) -> str:
         else f"trained with {run.title} by [protonce](https://pypi.org/project/protonce/)"
     )
     labels = "" if run.imported else "\nLabels were used in training." if run.uses_labels else "\nNo labels were used."
-    name = s.backbone.partition(".")[0]
+    name = library_name(s)
     return f"""{FRONT}
 # {name}, {run.title}
 

@@ -36,6 +36,11 @@ def safetensors_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     return bytes(save(dict(tensors), metadata={"format": "pt"}))
 
 
+def library_name(settings: Resolved) -> str:
+    """The backbone without timm's tag of pretrained weights: resnet18 of resnet18.a1_in1k."""
+    return settings.backbone.partition(".")[0]
+
+
 def model_options(settings: Resolved) -> dict[str, Any]:
     """Arguments of `timm.create_model` beside the name, without those of the initial weights; as JSON has them."""
     return {

@@ -7,9 +7,9 @@ import pickle
 import re
 
 from protonce.errors import UserError
-from protonce.export.plain_weights import backbone_weights
+from protonce.export.plain_weights import backbone_weights, library_name
 from protonce.export.shipment import Made, Shipment
-from protonce.export.to_torchvision import check_resnet, library_name
+from protonce.export.to_torchvision import check_resnet
 
 SUFFIXES = (".pkl",)
 RENAMED = (  # of a stage layerN, detectron2's res(N + 1), and of the stem

@@ -5,7 +5,7 @@ from typing import Any
 
 from protonce.errors import UserError
 from protonce.export.model_card import model_card
-from protonce.export.plain_weights import backbone_weights, model_options, safetensors_bytes
+from protonce.export.plain_weights import backbone_weights, library_name, model_options, safetensors_bytes
 from protonce.export.shipment import Made, Shipment
 
 SUFFIXES: tuple[str, ...] = ()  # a folder
@@ -36,7 +36,7 @@ def _config(shipment: Shipment) -> dict[str, Any]:
     """What timm needs to build the model and to prepare its images."""
     s = shipment.run.settings
     return {
-        "architecture": s.backbone.partition(".")[0],
+        "architecture": library_name(s),
         "num_classes": 0,
         "num_features": shipment.encoder.feature_dim,
         "model_args": model_options(s),

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from protonce.errors import UserError
-from protonce.export.plain_weights import as_saved, backbone_weights
+from protonce.export.plain_weights import as_saved, backbone_weights, library_name
 from protonce.export.shipment import Made, Shipment
-from protonce.export.to_torchvision import check_resnet, library_name
+from protonce.export.to_torchvision import check_resnet
 
 SUFFIXES = (".tar", ".pth", ".pt")
 HEADS = ("linear", "mlp")  # v1 and v2

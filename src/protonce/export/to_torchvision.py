@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from protonce.config import Resolved
 from protonce.errors import UserError
-from protonce.export.plain_weights import backbone_weights, safetensors_bytes, small_stem
+from protonce.export.plain_weights import backbone_weights, library_name, safetensors_bytes, small_stem
 from protonce.export.shipment import Made, Shipment
 
 SUFFIXES = (".safetensors",)
@@ -35,11 +35,6 @@ model.fc = torch.nn.Identity()
 {small_stem(settings, 64)}model.load_state_dict(load_file({name!r}))
 """
     return Made({name: safetensors_bytes(tensors)}, how)
-
-
-def library_name(settings: Resolved) -> str:
-    """The backbone without timm's tag of pretrained weights: resnet18 of resnet18.a1_in1k."""
-    return settings.backbone.partition(".")[0]
 
 
 def check_resnet(tensors: dict[str, Tensor], settings: Resolved, to: str) -> None:
