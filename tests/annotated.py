@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from protonce.data.objects import ObjectImages, Objects
-from protonce.evaluate.detections import Detections
+from protonce.evaluate.objects.detections import Detections
 
 WIDTH, HEIGHT = 40, 30
 

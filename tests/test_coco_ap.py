@@ -12,7 +12,7 @@ from annotated import detections, object_images, objects
 from protonce.data.masks import encode, pixels
 from protonce.data.object_sources import open_objects
 from protonce.errors import UserError
-from protonce.evaluate.coco_ap import average_precision
+from protonce.evaluate.objects.coco_ap import average_precision
 
 pytest.importorskip("faster_coco_eval", reason="pip install 'protonce[detection]'")
 coco = pytest.importorskip("pycocotools.coco", reason="pip install 'protonce[peers]'")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from annotated import detections, object_images, objects
-from protonce.evaluate.voc_ap import IGNORED, RIGHT, WRONG, average_precision, intersection_over_union
+from protonce.evaluate.objects.voc_ap import IGNORED, RIGHT, WRONG, average_precision, intersection_over_union
 
 
 def inclusive_overlap(a, b):

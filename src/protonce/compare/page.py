@@ -37,9 +37,10 @@ def write_page(summary: Mapping[str, Any], cells: Mapping[str, Cell], out: Path)
         cells: a trained cell of each row, for the maps.
         out: folder of the comparison.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(loader=PackageLoader("protonce", "compare"), autoescape=True, undefined=StrictUndefined)
+    loader = ChoiceLoader([PackageLoader("protonce", folder) for folder in ("compare", "report/assets")])
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     pairs = [
         (row["name"], [pair_text(s, row["pairs"][s]) if s in row["pairs"] else "" for s in summary["scores"]])
         for row in summary["rows"]

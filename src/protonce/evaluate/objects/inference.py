@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from protonce.data.masks import encode
 from protonce.data.object_sources import load_image
 from protonce.data.objects import ObjectImages
-from protonce.evaluate.detections import Detections
+from protonce.evaluate.objects.detections import Detections
 from protonce.evaluate.objects.examples import to_tensor
 from protonce.ranks import Ranks
 

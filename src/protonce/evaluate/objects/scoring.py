@@ -8,9 +8,9 @@ import numpy as np
 
 from protonce.data.objects import ObjectImages, Objects
 from protonce.data.sources import random_order
-from protonce.evaluate import coco_ap, voc_ap
-from protonce.evaluate.detections import Detections
-from protonce.evaluate.voc_ap import IGNORED, RIGHT, WRONG, ClassPrecision, Matches
+from protonce.evaluate.objects import coco_ap, voc_ap
+from protonce.evaluate.objects.detections import Detections
+from protonce.evaluate.objects.voc_ap import IGNORED, RIGHT, WRONG, ClassPrecision, Matches
 
 SURE = 0.5  # score from which a detection is shown
 SHOWN = 24  # images

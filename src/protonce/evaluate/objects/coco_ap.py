@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from protonce.data.masks import import_coco
 from protonce.data.objects import ObjectImages
-from protonce.evaluate.detections import Detections
+from protonce.evaluate.objects.detections import Detections
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protonce.data.objects import ObjectImages, Objects
-from protonce.evaluate.detections import Detections
+from protonce.evaluate.objects.detections import Detections
 from protonce.ties import COSINE, ranks
 
 OVERLAP = 0.5  # intersection over union that makes a detection right
