@@ -19,6 +19,7 @@ from protonce.evaluate.objects.body import Body
 from protonce.evaluate.objects.examples import Examples, collate
 from protonce.evaluate.objects.faster_rcnn import faster_rcnn
 from protonce.evaluate.objects.inference import predict
+from protonce.evaluate.objects.mask_rcnn import mask_rcnn
 from protonce.evaluate.objects.training import Schedule, fit
 from protonce.ranks import Ranks
 
@@ -101,7 +102,6 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_pa
     resumed = trained(examples, state=kept[2], seen=counted.append)
     assert counted == [3, 1, 1]
     assert all(torch.equal(resumed[name], value) for name, value in whole.items())
-    assert not torch.equal(trained(examples, state=kept[3])["rpn.head.cls_logits.weight"], kept[3]["done"])
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(tmp_path):
@@ -151,8 +151,6 @@ def test_two_ranks_average_their_gradients_and_share_the_test_images(tmp_path):
 
 def test_masks_of_detections_are_run_lengths_of_the_image(tmp_path):
     """What `pixels` makes of them has the size of the image."""
-    from protonce.evaluate.objects.mask_rcnn import mask_rcnn
-
     backbone = timm.create_model("resnet10t", num_classes=0, channels=(8, 16, 32, 64), stem_width=8)
     encoder = Encoder(backbone, backbone.num_features, "linear", 8)
     model = mask_rcnn(encoder, 2, sizes=[64], longest=80, regions=16, mean=[0.5] * 3, std=[0.25] * 3)

@@ -30,7 +30,7 @@ class Pyramid(nn.Module):
 def faster_rcnn(
     body: Body, classes: int, *, size: int, longest: int, regions: int, mean: Sequence[float], std: Sequence[float]
 ) -> nn.Module:
-    """Faster R-CNN with FPN: anchors, samples and losses are torchvision's defaults, those of the FPN's paper.
+    """Faster R-CNN with FPN: anchors, samples and losses are torchvision's defaults.
 
     Args:
         body: of the detector.
