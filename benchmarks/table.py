@@ -5,8 +5,9 @@
     python -m benchmarks.table --tune moco-queue,pcl    # these alone, beside another such command
 
 Each system is tuned by `protonce tune` on two choosing seeds, and all are compared by `protonce compare` on the test
-images of five others: fresh drawings, or Fashion-MNIST's training images that no study has read. Takes four to ten
-core-hours for each data set; what is done is kept in benchmarks/results/table, and the command continues from there.
+images of five others: fresh drawings, or Fashion-MNIST's training images that no study has read. Differences are from
+PCL. Takes four to ten core-hours for each data set; what is done is kept in benchmarks/results/table, and the command
+continues from there. Writes tables.md beside it.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from PIL import Image
 
 from benchmarks.claim_cell import images_read
 from benchmarks.data import open_parts, unread_parts
+from benchmarks.table_text import write_tables
 from protonce.compare.comparison import compare
 from protonce.data.sources import Source
 from protonce.tune import tune
@@ -59,9 +61,9 @@ def main() -> None:
         own = OWN / f"{row}.yaml"
         tune(data, folder / row, str(own) if own.exists() else row, seeds=CHOOSING, **given)
         chosen.append(str(folder / row / f"{row}.yaml"))
-    if options.tune:
-        return
-    compare(data, folder / "final", [*chosen, *BOUNDS], FINAL, baseline="moco-in-batch", **given)
+    if not options.tune:
+        compare(data, folder / "final", [*chosen, *BOUNDS], FINAL, baseline="pcl", **given)
+    print(write_tables(folder))
 
 
 def _images(data: str, folder: Path) -> dict[str, Any]:

@@ -58,6 +58,23 @@ def test_what_is_chosen_is_a_file_for_compare(photos, tmp_path, trained, capsys)
     assert "lr 0.12" in capsys.readouterr().out
 
 
+def test_the_edges_of_what_was_tried(photos, tmp_path, trained, capsys):
+    found = tune(str(photos), tmp_path / "out", "moco", seeds=[100], epochs=4, **SMALL)
+    # Rates are 0.03, 0.06 and 0.12; tau is 0.1 or 0.2; the twin has a faster and a slower one on its sides.
+    assert found["at_edges"] == {"lr": 0.12, "tau": 0.2}
+    assert "at the edge of what was tried: tau 0.2, lr 0.12" in " ".join(capsys.readouterr().out.split())
+
+
+def test_edges_of_lists_and_words():
+    trials = [
+        {"clusters": [10, 20], "concentration": "estimated", "on": True, "drops": []},
+        {"clusters": [20, 40], "concentration": "fixed", "on": False, "drops": [0.5]},
+        {"clusters": [5, 10], "concentration": "estimated", "on": True, "drops": [0.7]},
+    ]
+    found = [list(module.at_edges(trials, chosen)) for chosen in trials]
+    assert found == [["drops"], ["clusters"], ["clusters", "drops"]], "words and switches have no edge"
+
+
 def test_trials_that_are_wrong(photos, tmp_path, capsys):
     with pytest.raises(UserError, match="--trials 7 must be from 1 to 6, the trials of moco"):
         tune(str(photos), tmp_path / "out", "moco", trials=7, epochs=2, quiet=True, **SMALL)

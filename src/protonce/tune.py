@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ def tune(
     again = [replace(cell, seed=seed) for seed in seeds[1:] for cell in finalists]
     train_all(again, TRIED, out, machine, console.print)
     best = _best(finalists, out, seeds)[0]
+    values = trial_values(cells)
     result = {
         "system": base.row,
         "data": data,
@@ -99,6 +100,7 @@ def tune(
             for cell in cells
         ],
         "chosen": _change(base, best),
+        "at_edges": at_edges(values, values[cells.index(best)]),
     }
     write_whole(out / "tune.json", json.dumps(result, indent=1) + "\n")
     chosen = out / f"{base.row}.yaml"
@@ -123,6 +125,31 @@ def make_trials(base: Cell, count: int) -> dict[str, Cell]:
         name = f"{base.row}-{i}"
         found[name] = replace(base, row=name, settings={**base.settings, **change}, on_test=False)
     return found
+
+
+def trial_values(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """What each trial has for the settings in which some of them differ."""
+    images = open_images(cells[0].images, cells[0].seed).train
+    resolved = [plan(cell, images) for cell in cells]
+    values = [{**asdict(found.settings), **asdict(found.options)} for found in resolved]
+    names = [name for name in values[0] if any(other[name] != values[0][name] for other in values)]
+    return [{name: found[name] for name in names} for found in values]
+
+
+def at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of which the chosen value is the smallest or the largest that was tried, so a better one may lie beyond.
+
+    Args:
+        trials: settings and values of each trial.
+        chosen: those of one of them.
+    """
+    edges = {}
+    for name, value in chosen.items():
+        tried = [trial[name] for trial in trials]
+        is_ordered = all(isinstance(x, int | float | list) and not isinstance(x, bool) for x in tried)
+        if is_ordered and value in (min(tried), max(tried)):
+            edges[name] = value
+    return edges
 
 
 def _best(cells: Sequence[Cell], out: Path, seeds: Sequence[int]) -> list[Cell]:
@@ -154,6 +181,9 @@ def _print(result: Mapping[str, Any], chosen: Path, console: Console) -> None:
         rows.append((words, seeds, *(score_text(name, trial["scores"][name]) for name in TRIED)))
     print_table(console, "l" + "r" * (len(header) - 1), header, rows)
     words = ", ".join(f"{name} {value}" for name, value in result["chosen"].items()) or "as it is"
+    if result["at_edges"]:
+        edges = ", ".join(f"{name} {value}" for name, value in result["at_edges"].items())
+        console.print(f"at the edge of what was tried: {edges}; better values may lie beyond", soft_wrap=True)
     console.print(
         f"chosen by kNN on images held out: {words}; kept as {chosen}, for `protonce compare --systems {chosen}`",
         soft_wrap=True,

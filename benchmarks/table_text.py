@@ -1,0 +1,120 @@
+"""The published table of systems as Markdown, from what benchmarks.table has trained."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protonce.compare.names import SCORES, USUAL
+from protonce.compare.table import pair_text, score_text
+from protonce.files import write_whole
+
+TRIED = ("knn", "ami", "linear")  # scores of a trial
+NAMES = {
+    "instdisc": "InstDisc",
+    "moco-queue": "MoCo (queue of earlier batches)",
+    "moco-in-batch": "MoCo (in-batch)",
+    "simclr": "SimCLR",
+    "byol": "BYOL",
+    "swav": "SwAV (2 views)",
+    "deepcluster": "DeepCluster",
+    "rotation": "Rotation",
+    "pcl": "PCL",
+    "random": "untrained",
+    "supervised": "supervised",
+}
+
+
+def read_trials(folder: Path) -> dict[str, dict[str, Any]]:
+    """The tune.json of each row that is tuned, by name."""
+    return {row: json.loads(path.read_text()) for row in NAMES if (path := folder / row / "tune.json").exists()}
+
+
+def tables(trials: Mapping[str, Mapping[str, Any]], final: Mapping[str, Any] | None) -> str:
+    """Everything: the ranked table, pairs, points of each seed, and all trials.
+
+    Args:
+        trials: the tune.json of each row.
+        final: compare.json; None: not yet trained.
+    """
+    lines: list[str] = []
+    if final is not None:
+        lines += ["## Test images", "", f"Trained with {final['git']}.", "", *ranking(final), ""]
+        lines += [f"Each row less {NAMES[final['baseline']]}, seed by seed:", "", *pairs(final), ""]
+        lines += ["The points of each seed:", "", *points(final), ""]
+    lines += ["## Trials, on images held out", "", *chosen(trials), "", *every_trial(trials), ""]
+    return "\n".join(lines)
+
+
+def ranking(final: Mapping[str, Any]) -> list[str]:
+    """Best kNN first, bounds last; mean and deviation over the seeds."""
+    rows = sorted(final["rows"], key=lambda row: (row["bound"], -row["scores"]["knn"]["mean"]))
+    lines = _head("system", "epochs", "CPU minutes", *(SCORES[s].title for s in USUAL))
+    for row in rows:
+        costs = row["costs"]
+        scores = [score_text(s, row["scores"][s]) for s in USUAL]
+        lines.append(_row(NAMES[row["name"]], costs["epochs"], f"{costs['cpu_seconds'] / 60:.1f}", *scores))
+    return lines
+
+
+def pairs(final: Mapping[str, Any]) -> list[str]:
+    """Differences in kNN with Holm's correction, and the scores in which a row leads or is behind."""
+    lines = _head("system", "kNN", "p (Holm)", "leads in", "behind in")
+    for row in final["rows"]:
+        found = row["pairs"]
+        if row["bound"] or not found:
+            continue
+        words = [", ".join(SCORES[s].title for s in USUAL if found[s][side]) or "none" for side in ("leads", "behind")]
+        text = pair_text("knn", found["knn"]).split(":")[0]
+        lines.append(_row(NAMES[row["name"]], text, f"{found['knn']['p_holm']:.3f}", *words))
+    return lines
+
+
+def points(final: Mapping[str, Any]) -> list[str]:
+    """The kNN and AMI of each seed."""
+    lines = _head("system", "score", *(str(seed) for seed in final["seeds"]))
+    for row in final["rows"]:
+        for s in ("knn", "ami"):
+            values = row["scores"][s]["seeds"]
+            lines.append(_row(NAMES[row["name"]], SCORES[s].title, *(SCORES[s].text(v) for v in values.values())))
+    return lines
+
+
+def chosen(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What was chosen for each row, whether it is at the edge of its grid, and the best of all trials by each score."""
+    lines = _head("system", "chosen", "at the edge of its grid", *(f"best {SCORES[s].title}" for s in TRIED))
+    for row, found in trials.items():
+        best = [max(found["trials"], key=lambda trial: trial["scores"][s]["mean"])["scores"][s]["mean"] for s in TRIED]
+        texts = [SCORES[s].text(value) for s, value in zip(TRIED, best, strict=True)]
+        lines.append(_row(NAMES[row], _words(found["chosen"]), _words(found["at_edges"], "no"), *texts))
+    return lines
+
+
+def every_trial(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each trial."""
+    lines = _head("system", "change", "seeds", *(SCORES[s].title for s in TRIED))
+    for row, found in trials.items():
+        for trial in found["trials"]:
+            scores = [score_text(s, trial["scores"][s]) for s in TRIED]
+            lines.append(_row(NAMES[row], _words(trial["change"]), len(trial["scores"]["knn"]["seeds"]), *scores))
+    return lines
+
+
+def _words(settings: Mapping[str, Any], none: str = "as it is") -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items()) or none
+
+
+def _head(*cells: str) -> list[str]:
+    return [_row(*cells), _row("---", *["---:"] * (len(cells) - 1))]
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def write_tables(folder: Path) -> Path:
+    """Write FOLDER/tables.md."""
+    final = folder / "final" / "compare.json"
+    text = tables(read_trials(folder), json.loads(final.read_text()) if final.exists() else None)
+    write_whole(folder / "tables.md", text)
+    return folder / "tables.md"
