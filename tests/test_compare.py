@@ -106,6 +106,13 @@ def test_equal_time_is_a_whole_number_of_epochs_by_the_measured_pace(photos, tmp
     assert [line.split(":")[0] for line in said[1:3]] == ["moco", "pcl"]
 
 
+def test_the_pace_is_that_of_the_least_disturbed_turn(photos, tmp_path, monkeypatch):
+    turns = iter([Pace(3.0, 5.0), Pace(30.0, 4.0), Pace(2.5, 40.0)])
+    monkeypatch.setattr(budget, "time_once", lambda cell, source: next(turns))
+    rows = make_rows(Images(str(photos), None, 0, 0.2), ["moco"], SMALL, "small-v2", 0)
+    assert budget.measure(rows, tmp_path, 1, lambda _: None) == {"moco": Pace(2.5, 4.0)}
+
+
 def test_scores_that_the_images_do_not_allow_are_refused_before_training(photos, tmp_path):
     words = "fewer than two classes of .* have 16 training images, which the score shot_16 needs; give --scores knn,ami"
     with pytest.raises(UserError, match=words):

@@ -33,7 +33,20 @@ NEW_IN_3 = {
 }
 NEW_IN_4 = {"keep_features": 0, "snapshot_every": 0, "twin_update": "after"}
 NEW_IN_5 = {"e_step_features": "pass", "gate": "all", "cluster_keys": "negatives", "bank_momentum": 0.5}
-NEW_SINCE = {2: {**NEW_IN_3, **NEW_IN_4, **NEW_IN_5}, 3: {**NEW_IN_4, **NEW_IN_5}, 4: NEW_IN_5, 5: {}}
+NEW_IN_7 = {
+    "trained_stages": 0,
+    "batch_norm": "batch",
+    "head_init": "random",
+    "start_share": 0.0,
+    "instance_weight": 1.0,
+}
+NEW_SINCE = {
+    2: {**NEW_IN_3, **NEW_IN_4, **NEW_IN_5, **NEW_IN_7},
+    3: {**NEW_IN_4, **NEW_IN_5, **NEW_IN_7},
+    4: {**NEW_IN_5, **NEW_IN_7},
+    5: NEW_IN_7,
+    6: NEW_IN_7,
+}
 REMOVED_IN_6 = {"tensorboard_every": 0}
 
 
@@ -110,7 +123,7 @@ def test_a_run_of_an_older_format_is_read_as_what_its_code_did(photos, tmp_path,
     whole = protonce.train(photos, tmp_path / "whole", **settings)
     train_until((1, 2), monkeypatch, photos, tmp_path / "run", settings)
     new, missing = age_to(version, tmp_path / "run")
-    of_pcl = {"negative_prototypes", *NEW_IN_5} & {*new}
+    of_pcl = {"negative_prototypes", "instance_weight", *NEW_IN_5} & {*new}
     assert missing == (of_pcl if method == "moco" else set())
     old = protonce.load(tmp_path / "run")
     assert old.settings == dataclasses.replace(whole.settings, checkpoint_minutes=0.0)

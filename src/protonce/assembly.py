@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from protonce import checkpoints, randomness, weights
+from protonce.adaptation import Start, freeze, start_head, trained_norms
 from protonce.checkpoints import Epoch
 from protonce.config import Resolved
 from protonce.context import Context
@@ -43,6 +44,7 @@ class Training:
     parts: dict[str, Any]  # what a checkpoint holds, by name
     start: int  # epochs that are done
     begun: Epoch | None  # the epoch that has begun, where a run is resumed within one
+    beginning: Start | None = None  # weights that are averaged with those at the end
 
     @property
     def settings(self) -> Resolved:
@@ -56,8 +58,8 @@ class Training:
 
     @cached_property
     def statistics(self) -> list[Tensor]:
-        """Running means and variances of every batch norm; none if nothing is trained."""
-        norms = batch_norms(self.system) if self.system.trains else []
+        """Running means and variances of every batch norm in training mode; none if nothing is trained."""
+        norms = [norm for norm in batch_norms(self.system) if norm.training] if self.system.trains else []
         return [s for norm in norms for s in (norm.running_mean, norm.running_var) if s is not None]
 
     def weight(self, rows: int) -> float:
@@ -66,6 +68,13 @@ class Training:
         Weights have mean 1, so that a loss which is the same on all ranks is not changed by them.
         """
         return rows * self.ranks.world_size / self.settings.batch_size
+
+    def average_with_start(self) -> None:
+        """θ = (1 - a) θ + a θ_start, for both encoders."""
+        assert self.beginning is not None
+        for encoder in (self.system.query, self.system.momentum):
+            if encoder is not None:
+                self.beginning.average_into(encoder)
 
     def save(self, done: int, epoch: Epoch | None) -> None:
         """Keep a checkpoint after `done` epochs, and within the one that has begun."""
@@ -103,8 +112,12 @@ def assemble(
         replaced=lost,
     )
     network = _encoder(settings, encoder, loader, own_views=views is not None)
-    if settings.init and not checkpoints.exists(plan.out):
-        reporter.say(f"starting from {weights.start_from(settings.init, network)}")
+    freeze(network, settings.trained_stages, settings.batch_norm)
+    if not checkpoints.exists(plan.out):
+        if settings.init:
+            reporter.say(f"starting from {weights.start_from(settings.init, network)}")
+        if settings.head_init == "pca":
+            start_head(network, loader, ranks, settings.seed)
     labels, classes = _labels(plan)
     context = build_context(settings, network, ranks)
     setup = Setup(network, settings, plan.options, context, len(loader), classes)
@@ -114,10 +127,13 @@ def assemble(
     context.optimizer = _optimizer(system)
     # `precision` has the scale of half-precision losses.
     parts = {"system": system, "optimizer": context.optimizer, "precision": fabric.strategy.precision}
+    beginning = Start(network, settings.start_share) if settings.start_share else None
+    if beginning is not None:
+        parts["start"] = beginning
     start, begun = checkpoints.restore(plan.out, parts, fabric.device)
     ranks.broadcast_(v for v in system.state_dict().values() if isinstance(v, Tensor))  # a user's own may differ
     m_step, optimizer = fabric.setup(system, context.optimizer)
-    return Training(plan, ranks, fabric, loader, system, m_step, optimizer, labels, parts, start, begun)
+    return Training(plan, ranks, fabric, loader, system, m_step, optimizer, labels, parts, start, begun, beginning)
 
 
 def _shared(plan: Plan) -> dict[str, object]:
@@ -137,7 +153,7 @@ def _encoder(settings: Resolved, own: nn.Module | None, loader: Loader, own_view
 
 def build_context(settings: Resolved, network: Encoder, ranks: Ranks) -> Context:
     """The context of a system; and how its encoder computes: its precision, and the parts that batch norm sees."""
-    splits = max(settings.bn_splits, ranks.world_size) if batch_norms(network) else 1  # over all ranks
+    splits = max(settings.bn_splits, ranks.world_size) if trained_norms(network) else 1  # over all ranks
     network.splits = max(splits // ranks.world_size, 1)
     network.autocast = autocast(settings.device, settings.precision)
     return Context(settings.seed, settings.batch_size, splits, ranks)

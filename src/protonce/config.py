@@ -95,6 +95,25 @@ class Settings(Checked):
         "auto", "sub-batches for batch norm, so that statistics do not leak between views", least=1, most=LARGE_BATCH
     )
     init: str = setting("", "start from a run folder, a weights file, or timm:NAME")
+    trained_stages: int = setting(
+        0,
+        "last stages of the backbone that are trained (blocks of a ViT), the others keep their weights; 0 is all",
+        least=0,
+        most=1000,
+    )
+    batch_norm: Literal["batch", "frozen"] = setting(
+        "batch",
+        "batch norm of the backbone: of each batch; or frozen, by the running statistics that it starts with",
+    )
+    head_init: Literal["random", "pca"] = setting(
+        "random", "a linear head starts from random weights, or from the principal components of the features"
+    )
+    start_share: float = setting(
+        0.0,
+        "share of the weights at the start in the encoder that a run keeps, an average with those at the end",
+        least=0,
+        most=1,
+    )
 
     # The views
     image_size: int | Auto = setting("auto", "side of the views in pixels", least=8, most=4096)

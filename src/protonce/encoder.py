@@ -18,8 +18,9 @@ from protonce.errors import UserError, one_line, shown
 class Encoder(nn.Module):
     """v = f_θ(x): backbone, head, L2 normalisation.
 
-    In training it may compute in lower precision (`autocast`) and apply batch norm to `splits` parts of the batch
-    separately, as on several GPUs. Outputs are float32.
+    In training it may compute in lower precision (`autocast`), apply batch norm to `splits` parts of the batch
+    separately, as on several GPUs, and keep the running statistics of the backbone's (`frozen_norms`). Outputs are
+    float32.
     """
 
     def __init__(self, backbone: nn.Module, feature_dim: int, head: str, dim: int) -> None:
@@ -39,7 +40,16 @@ class Encoder(nn.Module):
         self.memory_format = _memory_format(backbone)
         self.to(memory_format=self.memory_format)
         self.splits = 1
+        self.frozen_norms = False
         self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def train(self, mode: bool = True) -> "Encoder":
+        """Training mode, except for frozen batch norm."""
+        super().train(mode)
+        if self.frozen_norms:
+            for norm in batch_norms(self.backbone):
+                norm.eval()
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings v of views x (B, ...); (B, dim), L2-normalised."""
@@ -50,7 +60,7 @@ class Encoder(nn.Module):
         if x.ndim == 4:
             x = x.contiguous(memory_format=self.memory_format)
         with self.autocast():
-            return self._in_parts(self.backbone, x)
+            return self.backbone(x).float() if self.frozen_norms else self._in_parts(self.backbone, x)
 
     def embed(self, features: Tensor) -> Tensor:
         """Embeddings v of pooled features (B, feature_dim); (B, dim), L2-normalised."""

@@ -21,7 +21,7 @@ from protonce.errors import UserError
 from protonce.files import as_bytes, write_whole
 
 FILE = "manifest.json"
-FORMAT = 6  # of run folders; 1 has no manifest, 2 to 5 other settings (see run/migration.py)
+FORMAT = 7  # of run folders; 1 has no manifest, 2 to 6 other settings (see run/migration.py)
 GROWING = ("metrics.jsonl", "skipped.csv")  # files that lines are appended to
 UNRECORDED = ("features", "logs", "tensorboard")  # the last of format 5
 RESTORE = "restore it from a copy; `protonce check` lists what is intact"

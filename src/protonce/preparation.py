@@ -194,7 +194,7 @@ def _check_memory(plan: Plan, ranks: Ranks) -> None:
             n=len(plan.source),
             queue=known.get("queue", 0),
             has_twin="twin_momentum" in known,
-            every_parameter=not plan.entry.is_own,
+            every_parameter=not plan.entry.is_own and plan.settings.trained_stages == 0,
             own_encoder=plan.own["own_encoder"],
             ranks=ranks.world_size,
             local_ranks=ranks.local_world_size,

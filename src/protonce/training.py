@@ -48,6 +48,9 @@ def fit(training: Training, journal: Journal) -> None:
         features.forget()
         journal.epoch(begun, features)
         begun = None
+    if training.beginning is not None:  # adaptation of a pretrained encoder; not in the paper
+        training.average_with_start()
+        features.forget()
     journal.end(features)
 
 

@@ -1,7 +1,6 @@
 """How many epochs each system gets in equal time: an epoch of each is timed beforehand, systems taking turns."""
 
 import json
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +35,9 @@ class Pace:
 
 
 def measure(cells: Sequence[Cell], folder: Path, threads: int, say: Callable[[str], None]) -> dict[str, Pace]:
-    """The pace of each row, the median of three turns; what is known is kept in FOLDER/timing.json.
+    """The pace of each row, the best of three turns, because other work on the machine only makes an epoch slower.
+
+    What is known is kept in FOLDER/timing.json.
 
     Args:
         cells: one for each row; their epochs do not matter.
@@ -59,7 +60,7 @@ def measure(cells: Sequence[Cell], folder: Path, threads: int, say: Callable[[st
     torch.set_num_threads(before)
     for cell in missing:
         paces = [asdict(pace) for pace in turns[cell.row]]
-        known[keys[cell.row]] = {name: statistics.median(pace[name] for pace in paces) for name in paces[0]}
+        known[keys[cell.row]] = {name: min(pace[name] for pace in paces) for name in paces[0]}
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(known, indent=1) + "\n")

@@ -106,7 +106,7 @@ class PrototypeTerm(System):
         draw = self.context.generator("negatives", batch.progress)
         turns = zip(embeddings, counted or [None] * len(embeddings), strict=True)
         prototype = mean_term([self.prototype_term(v, prototypes, batch.index, draw, own) for v, own in turns])
-        losses = [term.loss for term in instance.values()]
+        losses = [self.options.instance_weight * term.loss for term in instance.values()]
         loss = torch.stack([*losses, self.weight(batch.progress.epoch) * prototype.loss]).sum()
         return loss, {**instance, "prototype": prototype}
 

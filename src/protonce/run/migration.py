@@ -30,12 +30,16 @@ ADDED_TO_4_IF: Added = (
         {"e_step_features": "pass", "gate": "all", "cluster_keys": "negatives", "bank_momentum": 0.5},
     ),
 )
+# Nor format 6 these.
+ADDED_TO_6: dict[str, Any] = {"trained_stages": 0, "batch_norm": "batch", "head_init": "random", "start_share": 0.0}
+ADDED_TO_6_IF: Added = ((("negatives", "prototype_weight", "ramp_epochs"), {"instance_weight": 1.0}),)
 # Up to format 5 there was this one.
 REMOVED = ("tensorboard_every",)
 STEPS: Sequence[tuple[int, dict[str, Any], Added]] = (
     (2, ADDED_TO_2, ADDED_TO_2_IF),
     (3, ADDED_TO_3, ADDED_TO_3_IF),
     (4, {}, ADDED_TO_4_IF),
+    (6, ADDED_TO_6, ADDED_TO_6_IF),
 )
 
 

@@ -27,6 +27,9 @@ class PrototypeOptions(Options):
         "even if they are the query's own, and r that no image of the batch has, as in the published code on one GPU; "
         "published-parts: the same within each of the bn_splits parts of the batch, as in that code on as many GPUs",
     )
+    instance_weight: float = setting(
+        1.0, "weight of the first term of eq. 11 after warm-up; 1, as in the paper", least=0, most=1_000_000
+    )
     prototype_weight: float = setting(
         "auto", "weight of the prototype term of eq. 11; auto is 1, as in the paper", least=0, most=1_000_000, auto=True
     )
