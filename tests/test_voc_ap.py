@@ -175,7 +175,7 @@ def test_equal_confidences_rank_by_image_whatever_the_rounding():
     assert average_precision([sure, found[1]], truth).classes[0].precision[0] == 1
 
 
-def test_classes_without_thereare_left_out_of_the_mean():
+def test_classes_without_objects_are_left_out_of_the_mean():
     there = objects([[0, 0, 9, 9], [20, 0, 29, 9], [40, 0, 49, 9]], [0, 1, 3], [0, 1, 0], [0, 0, 1])
     found = detections([[0, 0, 9, 9], [20, 0, 29, 9], [0, 0, 9, 9], [40, 0, 49, 9]], [0, 1, 2, 3], [0.5] * 4)
     result = average_precision([found], object_images([there], ["cat", "dog", "cow", "crowd"]))
@@ -197,7 +197,7 @@ def test_nothing_found_and_nothing_there():
     assert none.matches[0].outcome.tolist() == [WRONG]
 
 
-def test_the_therethemselves_are_right():
+def test_the_objects_themselves_are_right():
     truth, _ = random_case(3)
     _, images = as_images(truth, [], 4)
     rng = np.random.default_rng(0)
