@@ -144,10 +144,8 @@ def test_a_case_by_hand():
     first, second = result.matches
     assert first.outcome.tolist() == [RIGHT, WRONG, IGNORED, IGNORED, RIGHT]
     assert first.best.tolist() == [0, 0, 2, 2, 1]
-    assert first.missed.tolist() == [False, False, False]
     assert second.outcome.tolist() == [WRONG]
     assert second.best.tolist() == [-1]
-    assert second.missed.tolist() == [True]
 
 
 @pytest.mark.parametrize("there", [10, 20, 30])
@@ -190,7 +188,6 @@ def test_nothing_found_and_nothing_there():
     truth = object_images([objects([[0, 0, 9, 9]], [0]), objects([], [])], ["a"])
     result = average_precision([empty, empty], truth)
     assert result.mean(eleven_points=True) == result.mean(eleven_points=False) == 0
-    assert result.matches[0].missed.tolist() == [True]
     none = average_precision([detections([[0, 0, 9, 9]], [0], [0.5])], object_images([objects([], [])], ["a"]))
     assert np.isnan(none.mean(eleven_points=True))
     assert none.left_out == ["a"]

@@ -67,7 +67,7 @@ class Layer4(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """Features of regions (R, C, 14, 14); in a test a few regions at a time, which takes much less memory."""
         parts = [x] if self.training else x.split(AT_ONCE)
-        return torch.cat([nn.Sequential.forward(self, part) for part in parts])
+        return torch.cat([nn.Sequential.forward(self, part) for part in parts])  # type: ignore[no-untyped-call]
 
 
 class BoxPredictor(nn.Module):
