@@ -32,7 +32,6 @@ def test_boxes_classes_masks_and_crowds(tmp_path):
     assert [there.crowd.tolist() for there in found.objects] == [[True], [False, False], []]
     assert found.objects[2].boxes.shape == (0, 4)
     assert found.has_masks
-    assert not found.eleven_points
     assert found.faults == []
 
 

@@ -160,6 +160,24 @@ def test_mistakes_are_one_sentence_and_nothing_is_written(words, message, run, p
     assert sorted(run.path.rglob("*")) == before
 
 
+def test_the_default_test_images_are_not_the_split_that_was_trained_on(run, tmp_path):
+    data = voc(tmp_path / "voc").replace("VOC:", "VOC@trainval:")
+    result = evaluate(run, "detection", train=data, quiet=True, **SHORT)
+    assert result["data"]["train"]["source"] == data
+    assert result["data"]["test"] | {"fingerprint": ""} == {
+        "source": data.replace("@trainval", ""),
+        "images": 3,
+        "fingerprint": "",
+    }
+
+
+@pytest.mark.parametrize("data", [{}, {"train": []}, {"train": 3}, {"train": "VOC:x", "test": ["VOC:x"]}])
+def test_data_without_a_name_is_refused(run, data):
+    """The run was imported without any."""
+    with pytest.raises(UserError, match="detection takes images with boxes by name: give --train VOC2007:ROOT"):
+        evaluate(run, "detection", **data)
+
+
 def test_a_custom_encoder_is_refused(run, monkeypatch):
     monkeypatch.setattr(type(run), "own", property(lambda _: True))
     with pytest.raises(UserError, match="detection is not available for runs with a custom encoder"):

@@ -1,5 +1,6 @@
 """Training of a detector: examples, resuming, several processes, and what it finds."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from protonce.encoder import Encoder
 from protonce.errors import UserError
 from protonce.evaluate.objects import training
 from protonce.evaluate.objects.body import Body
-from protonce.evaluate.objects.examples import Examples, collate
+from protonce.evaluate.objects.examples import Examples, collate, mirrored
 from protonce.evaluate.objects.faster_rcnn import faster_rcnn
 from protonce.evaluate.objects.inference import predict
 from protonce.evaluate.objects.mask_rcnn import mask_rcnn
@@ -29,6 +30,7 @@ CPU = torch.device("cpu")
 def squares(folder, n=5, side=64, seed=0):
     """Noise with a bright square on each image: class 0 is red, class 1 blue."""
     rng = np.random.default_rng(seed)
+    Path(folder).mkdir(exist_ok=True)
     files, objects = [], []
     for i in range(n):
         image = rng.integers(0, 60, (side, side + 8, 3), dtype=np.uint8)
@@ -91,6 +93,18 @@ def test_difficult_objects_and_crowds_are_not_learnt(tmp_path):
         Examples(images, 0, masks=False)
 
 
+def test_a_box_that_is_too_thin_is_not_learnt(tmp_path):
+    """Mirrored it would have no width in float32, which torchvision refuses."""
+    images = squares(tmp_path)
+    for there in images.objects[1:]:
+        there.boxes[0] = [0, 5, 1e-6, 9]
+    examples = Examples(images, 3, masks=False)
+    assert examples.used == [0]
+    thin = images.objects[1].boxes
+    assert (mirrored(thin, 72)[:, 0] == mirrored(thin, 72)[:, 2]).all()
+    trained(examples)
+
+
 def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path, monkeypatch):
     examples = Examples(squares(tmp_path), seed=3, masks=False)
     whole = trained(examples)
@@ -102,6 +116,17 @@ def test_a_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_pa
     resumed = trained(examples, state=kept[2], seen=counted.append)
     assert counted == [3, 1, 1]
     assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+
+
+def test_batches_of_a_long_training_are_not_listed_beforehand(tmp_path):
+    """Its 400,000 pairs of epoch and image take more than 40 MB."""
+    examples = Examples(squares(tmp_path), seed=3, masks=False)
+    tracemalloc.start()
+    batches = training._batches(examples, Schedule(200_000, 2, 0.01, 0.0, [], 0), 3, 0, Ranks(), 0)
+    assert len(next(batches)[0]) == 2
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4_000_000
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(tmp_path):
@@ -116,12 +141,12 @@ def one_step(folder):
     """A step of training on this rank, and what it finds; saved for each rank."""
     ranks = Ranks()
     ranks.init_process_group("gloo")
-    images = squares(folder)
+    images = squares(folder / f"images{ranks.rank}")  # of its own: the others write at the same time
     schedule = Schedule(1, 4, 0.01, 0.0, [], 0)
     model = fit(detector(), Examples(images, 3, masks=False), schedule, seed=3, device=CPU, ranks=ranks)
     found = predict(detector(), images, device=CPU, ranks=ranks)
     state = {"weights": model.state_dict(), "found": [torch.from_numpy(one.boxes) for one in found]}
-    torch.save(state, Path(folder) / f"rank{ranks.rank}.pt")
+    torch.save(state, folder / f"rank{ranks.rank}.pt")
 
 
 def test_two_ranks_average_their_gradients_and_share_the_test_images(tmp_path):
@@ -147,6 +172,28 @@ def test_two_ranks_average_their_gradients_and_share_the_test_images(tmp_path):
     for (name, parameter), one, two in zip(trained.items(), *gradients, strict=True):
         expected = parameter - 0.01 * (one + two) / 2
         torch.testing.assert_close(first["weights"][name], expected, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def frozen_step(folder):
+    """A step of training on this rank with a frozen body of which every number was drawn."""
+    ranks = Ranks()
+    ranks.init_process_group("gloo")
+    model = detector()
+    generator = torch.Generator().manual_seed(0)
+    for value in model.backbone.body.state_dict().values():
+        if value.is_floating_point():
+            value.uniform_(0.5, 1.5, generator=generator)
+    before = {name: value.clone() for name, value in model.backbone.body.state_dict().items()}
+    schedule = Schedule(1, 4, 1e-4, 0.0, [], 0)
+    images = squares(folder / f"images{ranks.rank}")
+    fit(model, Examples(images, 3, masks=False), schedule, seed=3, device=CPU, ranks=ranks)
+    for name, value in model.backbone.body.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_frozen_body_stays_bit_identical_on_three_ranks(tmp_path):
+    """The mean of three equal numbers may differ from them by rounding."""
+    run_on_ranks(frozen_step, tmp_path, world_size=3)
 
 
 def test_masks_of_detections_are_run_lengths_of_the_image(tmp_path):

@@ -130,6 +130,20 @@ def test_the_head_of_c4_is_layer4():
     assert model.roi_heads.mask_head is model.roi_heads.box_head
 
 
+def test_a_test_sees_few_regions_at_once():
+    """A thousand regions of a ResNet-50 would take gigabytes; none at all are fine too."""
+    head = mask_rcnn(encoder(), 2, sizes=[64], **COMMON).eval().roi_heads.box_head
+    layer4, norm = head
+    seen = []
+    layer4.register_forward_hook(lambda module, given, found: seen.append(len(given[0])))
+    x = torch.randn(150, 256, 14, 14)
+    with torch.no_grad():
+        found = head(x)
+        assert seen == [64, 64, 22]
+        torch.testing.assert_close(found, norm(layer4(x)))
+        assert head(x[:0]).shape == (0, 512, 7, 7)
+
+
 def test_boxes_and_masks_share_one_pass_through_layer4():
     """The losses are those of torchvision's own heads, which pass positive regions through layer4 a second time."""
     model = mask_rcnn(encoder(), 2, sizes=[64], **COMMON)

@@ -144,10 +144,8 @@ def test_a_case_by_hand():
     first, second = result.matches
     assert first.outcome.tolist() == [RIGHT, WRONG, IGNORED, IGNORED, RIGHT]
     assert first.best.tolist() == [0, 0, 2, 2, 1]
-    assert first.missed.tolist() == [False, False, False]
     assert second.outcome.tolist() == [WRONG]
     assert second.best.tolist() == [-1]
-    assert second.missed.tolist() == [True]
 
 
 @pytest.mark.parametrize("there", [10, 20, 30])
@@ -175,7 +173,7 @@ def test_equal_confidences_rank_by_image_whatever_the_rounding():
     assert average_precision([sure, found[1]], truth).classes[0].precision[0] == 1
 
 
-def test_classes_without_thereare_left_out_of_the_mean():
+def test_classes_without_objects_are_left_out_of_the_mean():
     there = objects([[0, 0, 9, 9], [20, 0, 29, 9], [40, 0, 49, 9]], [0, 1, 3], [0, 1, 0], [0, 0, 1])
     found = detections([[0, 0, 9, 9], [20, 0, 29, 9], [0, 0, 9, 9], [40, 0, 49, 9]], [0, 1, 2, 3], [0.5] * 4)
     result = average_precision([found], object_images([there], ["cat", "dog", "cow", "crowd"]))
@@ -190,14 +188,13 @@ def test_nothing_found_and_nothing_there():
     truth = object_images([objects([[0, 0, 9, 9]], [0]), objects([], [])], ["a"])
     result = average_precision([empty, empty], truth)
     assert result.mean(eleven_points=True) == result.mean(eleven_points=False) == 0
-    assert result.matches[0].missed.tolist() == [True]
     none = average_precision([detections([[0, 0, 9, 9]], [0], [0.5])], object_images([objects([], [])], ["a"]))
     assert np.isnan(none.mean(eleven_points=True))
     assert none.left_out == ["a"]
     assert none.matches[0].outcome.tolist() == [WRONG]
 
 
-def test_the_therethemselves_are_right():
+def test_the_objects_themselves_are_right():
     truth, _ = random_case(3)
     _, images = as_images(truth, [], 4)
     rng = np.random.default_rng(0)

@@ -30,7 +30,6 @@ def test_boxes_classes_and_flags(tmp_path):
     assert not there.crowd.any()
     assert there.masks is None
     assert not found.has_masks
-    assert found.eleven_points
     assert found.faults == []
     test = open_objects(f"VOC2007:{tmp_path}", "test")
     assert test.names == ["JPEGImages/c.jpg"]
@@ -51,7 +50,6 @@ def test_splits_of_other_data(tmp_path, splits, train, test):
     assert open_objects(f"VOC:{tmp_path}", "train").names == [f"JPEGImages/{train}.jpg"]
     found = open_objects(f"VOC:{tmp_path}", "test")
     assert found.names == [f"JPEGImages/{test}.jpg"]
-    assert not found.eleven_points
 
 
 def test_voc2012_trains_on_trainval_and_tests_on_val(tmp_path):
@@ -60,7 +58,6 @@ def test_voc2012_trains_on_trainval_and_tests_on_val(tmp_path):
     assert len(open_objects(f"VOC2012:{tmp_path}", "train")) == 2
     test = open_objects(f"VOC2012:{tmp_path}", "test")
     assert test.names == ["JPEGImages/b.jpg"]
-    assert not test.eleven_points
 
 
 def test_classes_are_those_of_the_training_images(tmp_path):

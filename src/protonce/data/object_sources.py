@@ -71,7 +71,6 @@ def join(sets: Sequence[ObjectImages]) -> ObjectImages:
         objects=objects,
         identity=hashlib.sha256(" ".join(one.identity for one in sets).encode()).hexdigest()[:16],
         faults=[fault for one in sets for fault in one.faults],
-        eleven_points=all(one.eleven_points for one in sets),
     )
 
 

@@ -36,7 +36,6 @@ class ObjectImages:
     objects: list[Objects]
     identity: str  # a hash of images and annotations
     faults: list[str] = field(default_factory=list)  # one sentence each: where, what, and what was done about it
-    eleven_points: bool = False  # whether the data set's own evaluation uses 11-point average precision
 
     def __len__(self) -> int:
         return len(self.names)

@@ -68,7 +68,6 @@ def read(name: Name, part: str, classes: list[str] | None = None) -> ObjectImage
         objects=objects,
         identity=identity_of_annotated([(i.name, i.file) for i in images], [i.content for i in images], classes),
         faults=faults,
-        eleven_points=name.name == "VOC2007",
     )
 
 

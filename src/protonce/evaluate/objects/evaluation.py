@@ -168,13 +168,11 @@ def _open(run: Run, train: object, test: object, protocol: str) -> tuple[ObjectI
     """Training and test images, and a description of the split."""
     given = [train] if isinstance(train, str) else train
     if given is None:
-        given = [str(run.config["data"]["source"])]
-    if not isinstance(given, Sequence) or not all(isinstance(spec, str) for spec in given):
-        raise UserError(f"{protocol} takes images with boxes by name, such as VOC2007:ROOT or COCO:ROOT")
+        given = [str(source)] if (source := run.config["data"]["source"]) else []
+    if not isinstance(given, Sequence) or not given or not all(isinstance(one, str) for one in (*given, test or "")):
+        raise UserError(f"{protocol} takes images with boxes by name: give --train VOC2007:ROOT or COCO:ROOT")
     learnt = join([open_objects(spec, "train") for spec in given])
-    if test is not None and not isinstance(test, str):
-        raise UserError(f"{protocol} takes images with boxes by name, such as VOC2007:ROOT or COCO:ROOT")
-    tested = open_objects(given[0] if test is None else test, "test", learnt.classes)
+    tested = open_objects(_without_split(given[0]) if test is None else str(test), "test", learnt.classes)
     shared = shared_files(learnt, tested)
     if shared:
         raise UserError(
@@ -189,6 +187,12 @@ def _open(run: Run, train: object, test: object, protocol: str) -> tuple[ObjectI
                 )
     how = "the data set's own test split" if test is None else "test images given by the user"
     return learnt, tested, how
+
+
+def _without_split(spec: str) -> str:
+    """NAME:ROOT of NAME@SPLIT:ROOT, which has a test part."""
+    name, _, root = spec.partition(":")
+    return f"{name.partition('@')[0]}:{root}"
 
 
 def _outcome(task: ObjectTask, images: int) -> Outcome:

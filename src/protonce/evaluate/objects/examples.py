@@ -15,11 +15,12 @@ from protonce.data.object_sources import load_image
 from protonce.data.objects import ObjectImages, Objects
 from protonce.errors import UserError
 
+THINNEST = 0.01  # pixels: the sides of a thinner box may coincide in float32 once it is mirrored or scaled
 Example = tuple[Tensor, dict[str, Tensor]]  # pixels from 0 to 1, (3, h, w), and what torchvision's detectors learn
 
 
 class Examples(Dataset[Any]):
-    """Images with at least one object to learn from; difficult objects and crowds are not.
+    """Images with at least one object to learn from; see `learnt`.
 
     Args:
         images: with their objects.
@@ -59,8 +60,12 @@ class Examples(Dataset[Any]):
 
 
 def learnt(found: Objects) -> NDArray[np.bool_]:
-    """Which objects are learnt: neither difficult ones nor crowds, as in MMDetection and detectron2; (m,)."""
-    return ~(found.difficult | found.crowd)
+    """Which objects are learnt: no difficult ones and no crowds, as in MMDetection and detectron2; (m,).
+
+    Boxes thinner than `THINNEST` are not learnt either; torchvision refuses boxes without an area.
+    """
+    sides = found.boxes[:, 2:] - found.boxes[:, :2]
+    return ~(found.difficult | found.crowd) & (sides >= THINNEST).all(axis=1)
 
 
 def mirrored(boxes: NDArray[np.float32], width: int) -> NDArray[np.float32]:

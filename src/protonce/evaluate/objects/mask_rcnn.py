@@ -23,6 +23,7 @@ ROI = 14  # cells of a region that layer4 sees
 ANCHORS = (32, 64, 128, 256, 512)
 RATIOS = (0.5, 1.0, 2.0)
 MASK_WIDTH = 256
+AT_ONCE = 64  # regions that layer4 sees in a test
 # Of the configuration that the paper cites: regions before and after non-maximum suppression.
 PROPOSED = {"training": 12_000, "testing": 6_000}
 KEPT = {"training": 2_000, "testing": 1_000}
@@ -62,6 +63,11 @@ class Layer4(nn.Sequential):
         channels = backbone.feature_info[4]["num_chs"]
         super().__init__(backbone.layer4, nn.BatchNorm2d(channels))
         self.out_channels = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of regions (R, C, 14, 14); in a test a few regions at a time, which takes much less memory."""
+        parts = [x] if self.training else x.split(AT_ONCE)
+        return torch.cat([nn.Sequential.forward(self, part) for part in parts])  # type: ignore[no-untyped-call]
 
 
 class BoxPredictor(nn.Module):

@@ -74,7 +74,7 @@ def fit(
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.SGD(trained.values(), lr=0, momentum=MOMENTUM, weight_decay=schedule.weight_decay)
     done = _restore(model, trained, optimizer, state) if state else 0
-    statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    statistics = _statistics(model)
     seen(done)
     saved = time.monotonic()
     for step, (images, targets) in enumerate(_batches(examples, schedule, seed, done, ranks, workers), start=done):
@@ -97,6 +97,12 @@ def fit(
     return model.eval()
 
 
+def _statistics(model: nn.Module) -> list[Tensor]:
+    """Running statistics of the batch norms in training; a mean over ranks would round those of a frozen body."""
+    norms = [m for m in model.modules() if m.training]
+    return [buffer for m in norms for buffer in m.buffers(recurse=False) if buffer.is_floating_point()]
+
+
 def _batches(
     examples: Examples, schedule: Schedule, seed: int, done: int, ranks: Ranks, workers: int
 ) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
@@ -106,16 +112,17 @@ def _batches(
     """
     size = min(schedule.batch_size, len(examples))
     steps = len(examples) // size  # of an epoch
-    rows = []
-    for epoch in range(done // steps, -(-schedule.steps // steps)):
-        parts = order(len(examples), seed, epoch, "detection")[: steps * size].view(steps, size)
-        numbers = range(epoch * steps, (epoch + 1) * steps)
-        for step, part in zip(numbers, parts, strict=True):
-            if done <= step < schedule.steps:
-                rows.append([(epoch, number) for number in ranks.part(part).tolist()])
+
+    def rows() -> Iterator[list[tuple[int, int]]]:  # one batch at a time: 180,000 of 16 would take a third of a GB
+        for epoch in range(done // steps, -(-schedule.steps // steps)):
+            parts = order(len(examples), seed, epoch, "detection")[: steps * size].view(steps, size)
+            for step, part in enumerate(parts, start=epoch * steps):
+                if done <= step < schedule.steps:
+                    yield [(epoch, number) for number in ranks.part(part).tolist()]
+
     yield from DataLoader(
         examples,
-        batch_sampler=rows,  # of pairs
+        batch_sampler=rows(),
         num_workers=workers,
         collate_fn=collate,
         generator=torch.Generator(),  # so that the global generator is not advanced

@@ -32,7 +32,6 @@ class Matches:
 
     outcome: NDArray[np.int8]  # (m,): RIGHT, IGNORED (a difficult object) or WRONG
     best: NDArray[np.int64]  # (m,): the object of this class with the largest overlap; -1: overlaps none enough
-    missed: NDArray[np.bool_]  # (objects,): not difficult, and no detection is right about it
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,7 @@ def average_precision(detections: Sequence[Detections], truth: ObjectImages, ove
         else:
             left_out.append(name)
 
-    missed = ~ignored
-    missed[matched[outcome == RIGHT]] = False
-    ends = np.cumsum([len(b) for b in best])[:-1]
-    parts = zip(np.split(outcome, ends), best, np.split(missed, starts[1:-1]), strict=True)
+    parts = zip(np.split(outcome, np.cumsum([len(b) for b in best])[:-1]), best, strict=True)
     return VocPrecision(classes, left_out, [Matches(*part) for part in parts])
 
 
