@@ -59,7 +59,10 @@ def map_(view: Page) -> None:
 
 
 def label(view: Page) -> None:
-    """The images to label first."""
+    """The images to label first; the command on the page names the folder without where it is on this disk."""
+    view.locator("[data-view=label] code").evaluate(
+        "code => code.textContent = code.textContent.replace(/ \\S*[/]/, ' ')"
+    )
     view.wait_for_selector("#label-view .thumb.painted, [data-view=label] .thumb.painted")
 
 

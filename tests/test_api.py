@@ -86,6 +86,10 @@ def test_own_data_views_and_encoder(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+def test_a_run_is_shown_with_its_folder(trained):
+    assert repr(trained) == f"Run({str(trained.path)!r})"
+
+
 def test_a_run_has_a_method_for_each_command(quick_page, trained, photos, others, tmp_path):
     """Each gives what the modules give; labels may be a mapping."""
     names, labels = trained.images

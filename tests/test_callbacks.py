@@ -183,7 +183,7 @@ def test_tensorboard_has_the_metrics_and_after_an_interruption_those_of_an_unint
 
 
 def test_csv(photos, tmp_path, every_step):
-    run = protonce.train(photos, tmp_path / "run", loggers=["csv"], **OPTIONS)
+    run = protonce.train(photos, tmp_path / "run", loggers="csv", **OPTIONS)
     (file,) = (run.path / "logs" / "csv").rglob("metrics.csv")
     rows = list(csv.DictReader(file.open()))
     assert [float(row["epoch/loss"]) for row in rows if row["epoch/loss"]] == pytest.approx(
@@ -301,6 +301,13 @@ def test_only_callbacks_that_started_end_and_all_of_them():
     with pytest.raises(RuntimeError, match="cannot end"):
         callbacks.on_train_end(Path("run"), completed=False)
     assert told == ["first", "second"]
+
+
+@pytest.mark.parametrize("wrong", [print, Callback, object()])
+def test_what_is_no_callback_is_refused_before_anything_is_written(photos, tmp_path, wrong):
+    with pytest.raises(UserError, match=r"is not an instance of a subclass of protonce\.callbacks\.Callback"):
+        protonce.train(photos, tmp_path / "run", callbacks=[wrong], quiet=True, **SMALL)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_logger_that_does_not_start(photos, tmp_path, stores, capsys):

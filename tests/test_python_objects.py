@@ -267,6 +267,10 @@ def test_mistakes_are_explained(pictures, tmp_path):
         open_source([*paths, "a\0b.png"])
     with pytest.raises(UserError, match="has no column of image paths"):
         open_source(pandas.DataFrame({"label": ["cat"]}))
+    with pytest.raises(UserError, match="is an empty list"):
+        open_source([])
+    with pytest.raises(UserError, match=r"type generator cannot be opened; .* a list of paths or of images,"):
+        open_source(path for path in paths)
     with pytest.raises(UserError, match="0 columns of type Image"):
         open_source(datasets.Dataset.from_dict({"x": [1, 2]}))
     with pytest.raises(UserError, match=r"must be in \[0, 1\]"):

@@ -44,7 +44,9 @@ def test_the_wheel_has_every_file_of_the_package(built):
 def test_the_sdist_has_what_the_wheel_is_built_from(built):
     with tarfile.open(built[1]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "src/protonce/py.typed"} <= names
+    needed = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "src/protonce/py.typed"}
+    assert needed <= names
+    assert not [name for name in names if name.startswith("tests")], "half of the tests, which do not run from there"
 
 
 def test_it_works_without_the_checkout(built, tmp_path):

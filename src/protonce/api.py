@@ -50,7 +50,7 @@ def train(
         resume: continue the run in `out` after its last checkpoint, or start it if there is none.
         quiet: print nothing.
         callbacks: called at the start and end of training, of every epoch and of every step.
-        loggers: names of loggers: "tensorboard", "csv", "wandb" or "mlflow".
+        loggers: a name or several: "tensorboard", "csv", "wandb" or "mlflow".
         watch: labelled images that are not trained on, to record kNN and linear accuracy during training. They are for
             watching only: report scores on other images if you choose anything by them.
         watch_every: epochs between two evaluations of `watch`.
@@ -71,7 +71,8 @@ def train(
         whole, _ = plan.source.subset_of or (plan.source, None)
         if any(one.source.fingerprint == whole.fingerprint for one in watching):
             reporter.say("note: --watch has the images that are trained on; watch others")
-        called = Callbacks([*callbacks, *watching, *(Logger(name, reporter.say) for name in loggers)])
+        names = [loggers] if isinstance(loggers, str) else loggers
+        called = Callbacks([*callbacks, *watching, *(Logger(name, reporter.say) for name in names)])
     lost = Lost(plan.out, Reporter(quiet))
     training = assemble(plan, ranks, encoder, views, reporter, lost)
     with writing(plan, ranks, lost), randomness.preserved(plan.settings.device):

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from protonce.encoder import Encoder
+from protonce.errors import UserError
 
 
 class Callback:
@@ -63,9 +64,16 @@ class Callback:
 
 
 class Callbacks(Callback):
-    """Calls several callbacks in order."""
+    """Calls several callbacks in order.
+
+    Raises:
+        UserError: one of them is no instance of `Callback`.
+    """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
+        for one in callbacks:
+            if not isinstance(one, Callback):
+                raise UserError(f"callback {one!r} is not an instance of a subclass of protonce.callbacks.Callback")
         self.callbacks = list(callbacks)
         self.started: list[Callback] = []
 

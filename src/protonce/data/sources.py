@@ -273,6 +273,8 @@ def _array_of(data: Any) -> NDArray[Any]:
     Raises:
         UserError: it is something else.
     """
+    if isinstance(data, list | tuple) and not data:
+        raise UserError("the data is an empty list; pass a list of paths or of images")
     try:
         if isinstance(data, list | tuple) or hasattr(data, "__array__"):
             array = np.asarray(data)
@@ -282,7 +284,8 @@ def _array_of(data: Any) -> NDArray[Any]:
         pass
     raise UserError(
         f"data of type {type(data).__name__} cannot be opened; pass a folder, an archive or a table of paths, "
-        "a uint8 array (n, h, w, 3), or an object with __len__() and load(i) that returns image i"
+        "a list of paths or of images, a uint8 array (n, h, w, 3), a table of pandas or pyarrow, a map-style data set "
+        "of torch, a data set of Hugging Face, or an object with __len__() and load(i) that returns image i"
     )
 
 

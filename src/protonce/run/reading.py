@@ -68,6 +68,9 @@ class Run:
         self._backbone, self._views = encoder, views
         self.config, self.settings, self.options = read_config_file(self.path)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
     @property
     def finished(self) -> bool:
         """Whether training is complete, so that there is an encoder."""
