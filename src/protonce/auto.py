@@ -62,7 +62,8 @@ def resolve(settings: Settings, data: DataSize, machine: Machine) -> Resolved:
         UserError: there are too few images, or the batch size does not fit them.
     """
     if data.n < FEWEST_IMAGES:
-        raise UserError(f"the data has {data.n} readable images; training needs at least {FEWEST_IMAGES}")
+        images = "1 readable image" if data.n == 1 else f"{data.n} readable images"
+        raise UserError(f"the data has {images}; training needs at least {FEWEST_IMAGES}")
     chosen: dict[str, object] = {}
 
     def choose(name: str, value: object) -> None:

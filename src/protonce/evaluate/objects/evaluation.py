@@ -239,11 +239,12 @@ def _train_and_score(task: ObjectTask, number: int, schedule: Schedule) -> Found
     model = task.model()
     state: dict[str, Tensor] = ranks.broadcast_object(task.drafts.tensors() if ranks.is_first else None)
     mine = int(state.pop("run", torch.tensor(-1))) == number
+    left = schedule.steps - (int(state["done"]) if mine else 0)
     of_all = f"{number + 1} of {options.runs}"
     with ExitStack() as stack:
         for body in (m for m in model.modules() if isinstance(m, Body) and m.frozen):
             stack.enter_context(Unchanged(body))
-        seen = stack.enter_context(task.steps.doing(f"detector {of_all} on {len(task.train):,} images", schedule.steps))
+        seen = stack.enter_context(task.steps.doing(f"detector {of_all} on {len(task.train):,} images", left))
         fit(
             model,
             Examples(task.train, seed, masks=task.protocol == "segmentation"),

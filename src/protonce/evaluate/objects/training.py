@@ -65,7 +65,7 @@ def fit(
         workers: processes that read images.
         state: what `keep` was given; the training goes on from there, and ends with the same weights.
         keep: called with the state every few minutes.
-        seen: called with the number of steps that are done.
+        seen: called after each step with 1.
 
     Raises:
         UserError: the loss is not finite.
@@ -75,7 +75,6 @@ def fit(
     optimizer = torch.optim.SGD(trained.values(), lr=0, momentum=MOMENTUM, weight_decay=schedule.weight_decay)
     done = _restore(model, trained, optimizer, state) if state else 0
     statistics = _statistics(model)
-    seen(done)
     saved = time.monotonic()
     for step, (images, targets) in enumerate(_batches(examples, schedule, seed, done, ranks, workers), start=done):
         for group in optimizer.param_groups:
