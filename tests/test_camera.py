@@ -1,5 +1,6 @@
 """HEIC and camera RAW: real files made here, read through the optional packages, and what is said without them."""
 
+import csv
 import io
 import struct
 import sys
@@ -103,6 +104,30 @@ def test_without_the_package_one_sentence_says_what_to_install(package, name, tm
         pictures.decode(io.BytesIO(made.read_bytes()))
     assert main(["train", str(tmp_path), "--out", str(tmp_path / "run")]) == 2
     assert f"needs the package {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [["train", "--epochs", "1", "--recipe", "small-v2", "--batch-size", "8"], ["import", "untrained"]]
+)
+def test_files_that_need_a_package_are_mentioned_beside_others(command, tmp_path, monkeypatch, capsys):
+    """A folder of a phone has both: the photos that can be read must not hide that the others were left out."""
+    (tmp_path / "photos").mkdir()
+    for i in range(16):
+        scene(i).save(tmp_path / "photos" / f"{i}.jpg")
+    for name in ("a.heic", "b.heic"):
+        heic(tmp_path / "photos" / name)
+    (tmp_path / "photos" / "broken.jpg").write_bytes(b"no picture")
+    camera.add_heic.cache_clear()
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    small = ["--backbone", "resnet10t", "--width", "4", "--dim", "16", "--image-size", "16", "--clusters", "2,4"]
+    data = ["--data", str(tmp_path / "photos")] if command[0] == "import" else [str(tmp_path / "photos")]
+    assert main([*command, *data, "--out", str(tmp_path / "run"), "--device", "cpu", *small]) == 0
+    said = capsys.readouterr().err
+    assert "16 images of" in said
+    assert "3 skipped (skipped.csv says why)" in said
+    assert "note: 2 files skipped: HEIC needs the package pillow-heif: pip install 'protonce[photos]'\n" in said
+    with (tmp_path / "run" / "skipped.csv").open() as file:
+        assert {row["name"] for row in csv.DictReader(file)} == {"a.heic", "b.heic", "broken.jpg"}
 
 
 def test_a_usual_tiff_is_no_raw(tmp_path):

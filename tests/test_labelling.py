@@ -193,8 +193,14 @@ def test_from_suggestions_to_folders(trained, photos, tmp_path, capsys):
     """The two commands, as a person would use them."""
     table, out, folders = tmp_path / "suggest.csv", tmp_path / "predictions.csv", tmp_path / "sorted"
     assert main(["suggest", str(trained.path), "--budget", "6", "--out", str(table)]) == 0
-    said = capsys.readouterr().out
-    assert f"{table} names 6 images" in said
+    assert capsys.readouterr().out.splitlines() == [  # a command for either way to label
+        f"{table} names 6 images: write a label behind each, then run",
+        f"    protonce label {trained.path} {table} --out predictions.csv",
+        "or label them on the page",
+        f"    {(trained.path / 'report.html').resolve().as_uri()}#label",
+        "and download labels.csv, then run",
+        f"    protonce label {trained.path} labels.csv --out predictions.csv",
+    ]
     rows = list(csv.DictReader(table.open()))
     assert len(rows) == 6
     assert all((photos / row["name"]).samefile(row["file"]) for row in rows)

@@ -153,6 +153,31 @@ def test_the_command_quotes_paths_and_lists(quick_page, trained, tmp_path, monke
     assert ours == again
 
 
+def test_the_first_screen_has_clustering_in_plain_words(quick_page, trained):
+    metrics = {"ami": 0.5, "nmi": 0.625, "ari": 0.375, "purity": 0.875, "ami of the run's k = 4": 0.25}
+    result = {"protocol": "clustering", "metrics": metrics, "settings": {}, "data": {}}
+    manifest.write(trained.path, "evaluations/clustering.json", json.dumps(result))
+    page = Text(write_report(trained, quiet=True))
+    (first,) = re.findall(r'<section data-view="glance".*?</section>', page.page, re.DOTALL)
+    seen = re.sub(r"<[^>]*>", " ", re.sub(r"<details.*?</details>", "", first, flags=re.DOTALL))
+    assert not re.search(r"\b([an]mi|ari)\b", seen, re.IGNORECASE)
+    assert re.search(r"agreement of clusters with labels\s+0\.500", seen)
+    assert re.search(r"agreement of clusters with labels, the run&#39;s 4 clusters\s+0\.250", seen)
+    assert re.search(r"purity\s+0\.875", seen)
+    assert "adjusted mutual information" in first  # where "What is this?" is opened
+    for metric, value in metrics.items():  # under Evaluations by their names
+        assert f"{metric}{value:.4f}" in page.text
+
+
+def test_an_imported_run_says_where_its_encoder_is_from(photos, tmp_path):
+    run = protonce.import_encoder(
+        "untrained", tmp_path / "run", data=photos, quiet=True, backbone="resnet10t", width=4, image_size=16
+    )
+    text = Text(write_report(run, quiet=True)).text
+    assert "not trained here but imported from untrained" in text
+    assert "trained from Python" not in text
+
+
 def test_two_runs_side_by_side_and_figures(quick_page, trained, photos, tmp_path):
     other = protonce.train(photos, tmp_path / "moco", epochs=1, quiet=True, **{**SMALL, "method": "moco"})
     for run, values in ((trained, {"accuracy": 0.75, "top1@1%": 0.5}), (other, {"accuracy": 0.25})):

@@ -132,6 +132,34 @@ def test_a_large_run_keeps_its_index(tmp_path, monkeypatch):
     assert len(made) == 5
 
 
+def test_the_command_states_the_recall_of_an_index(trained, photos, tmp_path, monkeypatch, capsys):
+    """The one that was measured, rounded; without an index nothing is missed, and nothing is said of it."""
+    pytest.importorskip("faiss")
+    photo = str(sorted(photos.rglob("*.png"))[0])
+    out = tmp_path / "hits.csv"
+    assert main(["search", str(trained.path), photo, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "an index was searched" not in said
+    assert f"{out} holds what was found" in said
+    flat = index_module.flat_index
+    monkeypatch.setattr(index_module, "FLAT", 10)
+    monkeypatch.setattr(
+        index_module,
+        "quantised_index",
+        lambda x: index_module.Index(flat(x).x, flat(x).mean, lists=AllImages(), recall=0.9374),
+    )
+    monkeypatch.setattr(index_module, "_keep", lambda *_: None)
+    assert main(["search", str(trained.path), photo]) == 0
+    assert "an index was searched: it finds 93.7 % of the ten nearest images" in capsys.readouterr().out
+
+
+class AllImages:
+    """Instead of faiss's lists: every image is a candidate."""
+
+    def search(self, queries, k):
+        return None, np.arange(k)[None].repeat(len(queries), axis=0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,6 +1,7 @@
 """`protonce sort`: new images into clusters and labels, and those that fit none."""
 
 import csv
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+import protonce
 from protonce.cli import main
 from protonce.errors import UserError
 from protonce.label.sorting import STRAYS, fit, sort_images
@@ -39,6 +41,33 @@ def test_copies_are_sorted_like_their_originals(trained, photos, new, tmp_path, 
     for i, row in enumerate(found):
         (put,) = (tmp_path / "out" / row["group"]).glob(f"{i}-*")
         assert put.samefile(new / row["name"])
+
+
+def test_clusters_of_other_images_are_those_of_sort(trained, photos, new, tmp_path, capsys):
+    assert main(["clusters", str(trained.path), "--data", str(new), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert f"{new} has other images than {trained.path}" in said
+    assert "holds 3 images in" in said
+    names = trained.images[0]
+    which = trained.prototypes[0].assignment
+    found = rows(tmp_path / "out")
+    originals = [str(path.relative_to(photos)) for path in sorted(photos.rglob("*.png"))[::16]]
+    assert [int(row["group"]) for row in found] == [which[names.index(name)] for name in originals]
+    for row in found:
+        assert any(path.samefile(new / row["name"]) for path in (tmp_path / "out" / row["group"]).iterdir())
+
+
+def test_moved_images_of_which_one_is_lost_are_not_taken_for_others(photos, tmp_path, capsys):
+    """The run's own are not there any more, so that its clusters cannot be told from those of new images."""
+    here = shutil.copytree(photos, tmp_path / "here")
+    run = protonce.import_encoder(
+        "untrained", tmp_path / "run", data=here, quiet=True, backbone="resnet10t", width=4, image_size=16, clusters=[2]
+    )
+    moved = here.rename(tmp_path / "moved")
+    sorted(moved.rglob("*.png"))[0].unlink()
+    assert main(["clusters", str(run.path), "--data", str(moved), "--out", str(tmp_path / "out")]) == 2
+    assert "the 47 images of" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_by_label(trained, new, tmp_path):

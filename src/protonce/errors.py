@@ -18,6 +18,10 @@ class UserError(Exception):
         super().__init__(one_line(message, LONGEST_MESSAGE))
 
 
+class OtherImagesError(UserError):
+    """Images that should be those of a run are others."""
+
+
 class _Short(reprlib.Repr):
     """`repr` that looks no further into a value than it shows."""
 

@@ -96,7 +96,10 @@ def import_encoder(
     resolved = dataclasses.replace(resolved, dim=query.dim)  # without a head the features are the embedding
     twin = twin_of(query)
     imported = _fill(state, prefix, query, twin) if state else Imported([], [], [])
-    prototypes = None if source is None else _cluster(source, twin, resolved, Steps(quiet))
+    steps = Steps(quiet)
+    for line in [] if source is None else [source.summary, *(f"note: {note}" for note in source.notes)]:
+        steps.say(line)
+    prototypes = None if source is None else _cluster(source, twin, resolved, steps)
 
     with whole_folder(out) as part:
         create_folder(part, source, {"own_encoder": False, "own_views": False}, _config(file, asked, resolved))

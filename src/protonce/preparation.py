@@ -287,9 +287,7 @@ def _check_ranks(ranks: Ranks, resolved: Resolved) -> None:
 def _introduce(reporter: Reporter, plan: Plan, why: str) -> None:
     """Say what is about to happen, and what `auto` chose."""
     source, entry, chosen = plan.source, plan.entry, plan.config["settings"]
-    reporter.say(
-        f"{len(source):,} images of {source.spec}" + (f", {len(source.skipped)} skipped" if source.skipped else "")
-    )
+    reporter.say(source.summary)
     reporter.say(f"{entry.title}, recipe {plan.recipe}" + (f" ({why})" if why else ""))
     autos = [f"{name} {chosen[name]}" for name, value in plan.asked.items() if value == "auto"]
     if autos:

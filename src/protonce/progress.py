@@ -112,6 +112,10 @@ class Steps:
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, markup=False)
 
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(text, soft_wrap=True)
+
     @contextmanager
     def doing(self, text: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
         """Context with a progress bar; it yields a function that advances the bar by a number of items."""

@@ -20,4 +20,5 @@ def run(options: argparse.Namespace) -> None:
     from protonce.run import load
 
     n, skipped = write_embedding(load(options.run), options.data, options.out)
-    print(f"{options.out} holds {n:,} images" + (f"; {skipped:,} files could not be read" if skipped else ""))
+    files = "file" if skipped == 1 else "files"
+    print(f"{options.out} holds {n:,} images" + (f"; {skipped:,} {files} could not be read" if skipped else ""))

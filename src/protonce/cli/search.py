@@ -70,3 +70,5 @@ def run(options: argparse.Namespace) -> None:
         write_search_page(str(loaded.path), hits, images.source, photos, options.out)
     elif options.out is not None:
         write_hits(hits, options.out)
+    if options.out is not None:
+        print(f"{options.out} holds what was found")

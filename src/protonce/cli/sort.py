@@ -3,8 +3,12 @@
 import argparse
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from protonce.cli.parser import DATA, MOVED_DATA, RUN, Commands, add_command
+
+if TYPE_CHECKING:
+    from protonce.label.sorting import Sorted
 
 
 def add(commands: Commands) -> None:
@@ -39,7 +43,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Sort new images into the labels or clusters of a run, as folders of links and a table."""
-    from protonce.label.sorting import STRAYS, sort_images
+    from protonce.label.sorting import sort_images
     from protonce.run import load
 
     found = sort_images(
@@ -52,8 +56,15 @@ def run(options: argparse.Namespace) -> None:
         copy=options.copy,
         data=options.data,
     )
+    say(found, options.out)
+
+
+def say(found: "Sorted", out: Path) -> None:
+    """Print where the images are, and how many fit none."""
+    from protonce.label.sorting import STRAYS
+
     sizes = Counter(found.group)
     strays = sizes.pop(STRAYS, 0)
-    print(f"{options.out} holds {len(found.names):,} images in {len(sizes):,} folders, and sorted.csv")
+    print(f"{out} holds {len(found.names):,} images in {len(sizes):,} folders, and sorted.csv")
     if strays:
         print(f"{strays:,} fit none: 99 % of the run's images have one that is more similar ({found.threshold:.2f})")

@@ -35,10 +35,9 @@ def run(options: argparse.Namespace) -> None:
 
     loaded = load(options.run)
     n = write_suggestions(loaded, options.out, options.budget, options.labels, options.strategy, data=options.data)
-    print(f"{options.out} names {n:,} images: write a label behind each", end="")
-    if options.no_report:
-        print(", then run")
-    else:
-        page = write_report(loaded, data=options.data).resolve().as_uri()
-        print(f", or label them on the page\n    {page}#label\nand download labels.csv; then run")
+    page = None if options.no_report else write_report(loaded, data=options.data).resolve().as_uri()
+    print(f"{options.out} names {n:,} images: write a label behind each, then run")
     print(f"    protonce label {options.run} {options.out} --out predictions.csv")
+    if page is not None:
+        print(f"or label them on the page\n    {page}#label\nand download labels.csv, then run")
+        print(f"    protonce label {options.run} labels.csv --out predictions.csv")

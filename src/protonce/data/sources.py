@@ -7,6 +7,7 @@ uses them only if the system needs labels.
 import functools
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protonce import randomness
-from protonce.data import builtin, named, paper_datasets, pictures
+from protonce.data import builtin, camera, named, paper_datasets, pictures
 from protonce.data.containers import list_files
 from protonce.data.folder_labels import folder_labels, note_splits, split_folders
 from protonce.data.folders import list_paths
@@ -81,6 +82,12 @@ class Source:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def summary(self) -> str:
+        """How many images there are and where, and how many files were skipped."""
+        skipped = f", {len(self.skipped):,} skipped (skipped.csv says why)" if self.skipped else ""
+        return f"{len(self):,} images of {self.spec}{skipped}"
 
     @property
     def in_memory(self) -> bool:
@@ -389,6 +396,7 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
     if labels is None and listing.marks is None:
         labels, splits = folder_labels(names), split_folders(names)
         notes = notes + note_splits(splits, labels is not None)
+    notes = notes + _missing_packages(reasons.values())
     kept = [names[i] for i in keep]
     encoded = _Chosen(listing.open, np.array(keep, dtype=np.int64))
     return Source(
@@ -407,6 +415,12 @@ def _from_files(spec: str, place: str, listing: Listing, seed: int, limit: int, 
         lost=lost,
         notes=notes,
     )
+
+
+def _missing_packages(reasons: Iterable[str]) -> list[str]:
+    """What to install to read the files that were skipped for these reasons."""
+    counts = Counter(reason for reason in reasons if reason.endswith(camera.INSTALL))
+    return [f"{count:,} {'file' if count == 1 else 'files'} skipped: {reason}" for reason, count in counts.items()]
 
 
 def _probe_all(listing: Listing, chosen: list[int]) -> list[tuple[int, int] | str]:

@@ -1,6 +1,7 @@
 """The evaluations on the page: the scores of a run, or of two runs side by side."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from protonce.results import Score, images_tested, scores
 from protonce.run import Run
 
+AGREEMENT = "agreement of clusters with labels"
 Results = Mapping[str, Mapping[str, Any]]  # evaluations of a run by name
 
 
@@ -21,6 +23,18 @@ class Row:
     paper: str
     chance: str
     untrained: str
+
+    @property
+    def words(self) -> str:
+        """The metric as the first screen calls it; empty: it is left to the others, as it says much the same."""
+        if re.match(r"(nmi|ari)\b", self.metric):
+            return ""
+        found = re.fullmatch(r"ami(?: of the run's k = (.*)| \((.*)\))?", self.metric)
+        if found is None:
+            return self.metric
+        if found[1]:
+            return f"{AGREEMENT}, the run's {found[1]} clusters"
+        return f"{AGREEMENT}, {found[2]}" if found[2] else AGREEMENT
 
 
 @dataclass(frozen=True)

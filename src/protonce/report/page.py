@@ -17,7 +17,7 @@ from protonce.progress import Steps, duration
 from protonce.report import charts, drawing, evaluations
 from protonce.report.charts import Chart
 from protonce.report.content import Content, gather, title, titled
-from protonce.report.evaluations import Evaluation
+from protonce.report.evaluations import AGREEMENT, Evaluation
 from protonce.report.hierarchy import Level, classes_of, levels
 from protonce.report.payload import CLOSEST, LISTED, packed, payload
 from protonce.report.thumbnails import pack
@@ -133,6 +133,7 @@ def render(
         "runs": list(titled(run, content.against)),
         "evaluations": evaluated,
         "beside": [n for n in ("chance", "untrained") if any(getattr(row, n) for e in evaluated for row in e.rows)],
+        "agreement": any(row.words.startswith(AGREEMENT) for e in evaluated for row in e.rows),
         "same_as_paper": any(row.paper for e in evaluated for row in e.rows),
         "evaluate": _evaluate_command(content),
         "label_command": f"{_command_on(run, 'label')} labels.csv --out predictions.csv",
@@ -141,6 +142,7 @@ def render(
         "figures": drawn,
         "still": still,  # the map for printing
         "command": _command(run),
+        "imported": run.imported,
         "config": run.config,
         "sampled": _sampled(content),
         "about_map": _about_map(content, content.on_map) if content.on_map is not None else "",

@@ -19,7 +19,7 @@ from protonce.data.loader import Loader
 from protonce.data.sources import Data, Source, open_source
 from protonce.data.views import ImageViews, Views
 from protonce.encoder import Encoder
-from protonce.errors import UserError
+from protonce.errors import OtherImagesError, UserError
 from protonce.features import FeatureCache, Kind
 from protonce.files import read_csv
 from protonce.health import Verdict, of_clusters, verdict
@@ -264,7 +264,8 @@ class Run:
             data: their current location; None: the location during training.
 
         Raises:
-            UserError: the images were passed in Python, are missing, or differ from those of training.
+            UserError: the images were passed in Python, or are missing.
+            OtherImagesError: they differ from those of training.
         """
         before = self.config["data"]
         if self.imported and not before["source"]:
@@ -276,7 +277,7 @@ class Run:
                 raise UserError(f"the training images of {self.path} ({data}) are not available; {where}")
         source = open_source(data, "train", self.settings.seed, self.settings.limit)
         if source.fingerprint != before["fingerprint"]:
-            raise UserError(
+            raise OtherImagesError(
                 f"the {len(source):,} images of {source.spec} are not the {before['images']:,} images that {self.path} "
                 "was trained on; pass those with --data or --train, or sort new images with protonce sort"
             )
