@@ -168,6 +168,21 @@ def test_images_may_have_several_labels():
     assert not once.calibrated, "no label is there twice"
 
 
+def test_the_confidence_in_several_labels_is_the_share_that_is_right():
+    """Ten groups that overlap, and a pair in one image of ten: of images without a label as many are right as expected."""
+    draw = torch.Generator().manual_seed(0)
+    which = torch.arange(1200) % 10
+    x = F.one_hot(which, 16) + 0.45 * torch.randn(1200, 16, generator=draw)
+    truth = [("a", "b") if c == 0 else (f"class {c}",) for c in which.tolist()]
+    found = predict(x, {i: truth[i] for i in range(60)}, seed=0)
+    rest = ~found.given
+    right = np.array([ours == "|".join(own) for ours, own in zip(found.label, truth, strict=True)])[rest]
+    assert 0.4 < right.mean() < 0.9, "else certainty or chance would do"
+    assert found.confidence[rest].mean() == pytest.approx(right.mean(), abs=0.1)
+    surer = found.confidence[rest] > np.median(found.confidence[rest])
+    assert right[surer].mean() > right[~surer].mean() + 0.1
+
+
 def test_logistic_regressions_are_those_of_scikit_learn():
     x, which = data(classes=3)
     given = [(("a", "b"), ("b",), ("c",))[c] for c in which.tolist()]

@@ -68,7 +68,7 @@ def several_labels(x: Tensor, images: Tensor, given: Sequence[tuple[str, ...]], 
     """Each image has one label or more: a logistic regression for each label, all with the same penalty.
 
     An image gets the labels whose probability is above a half, and at least the most likely one. The confidence is that
-    all of them are right, and no other, were they independent.
+    all of them are right, and no other: a power of what it were if labels were independent, fitted to images held out.
 
     Args:
         x: features of all images, unit vectors, (n, D).
@@ -98,22 +98,17 @@ def several_labels(x: Tensor, images: Tensor, given: Sequence[tuple[str, ...]], 
             found[out] = scores(~out, known[out], strength)
     right = {s: int((_decide(z) == marks).all(dim=1)[tested].sum()) for s, z in held_out.items()}
     best = max(right, key=lambda s: right[s])
-    t = 1.0
-    if tested.any():
-        z, y = held_out[best][tested].double(), marks[tested].double()
-        any_ = torch.full_like(y, 0.5)  # as in `temperature`, one image more whose labels could be any
-
-        def loss(t: float) -> float:
-            own, other = (F.binary_cross_entropy_with_logits(z / t, target, reduction="sum") for target in (y, any_))
-            return float(own + other / len(y))
-
-        t = best_temperature(loss)
     logits = scores(torch.ones(len(known), dtype=torch.bool), x, best)
-    texts, confidence = _sets(logits, names, t)
-    out_texts, certainty = _sets(held_out[best], names, t)
+    texts, p = _sets(logits, names)
+    out_texts, out_p = _sets(held_out[best], names)
+    power = 1.0
+    if tested.any():
+        is_right = (_decide(held_out[best]) == marks).all(dim=1)[tested].double()
+        power = _power(out_p[tested], is_right)
+    certainty = out_p**power
     return Answer(
         texts,
-        confidence,
+        p**power,
         {i: (out_texts[i], float(certainty[i])) for i in tested.nonzero()[:, 0].tolist()},
         f"linear for each label, C = {best:g}",
         {f"linear for each label, C = {s:g}": count / int(tested.sum()) for s, count in right.items()}
@@ -128,9 +123,25 @@ def _decide(logits: Tensor) -> Tensor:
     return (logits > LOGIT) | most
 
 
-def _sets(logits: Tensor, names: Sequence[str], t: float) -> tuple[list[str], Tensor]:
-    """The labels of each image as text, and the probability that these and no others are right."""
+def _power(p: Tensor, is_right: Tensor) -> float:
+    """The power of the probabilities p (t,) that is calibrated: the smallest cross-entropy with what was right (t,).
+
+    As in `temperature`, an image is added that could be right or wrong.
+    """
+    target = torch.cat([is_right, is_right.new_tensor([0.5])])
+
+    def loss(power: float) -> float:
+        found = p**power
+        return float(
+            F.binary_cross_entropy(torch.cat([found, found.mean()[None]]).clamp(max=1.0), target, reduction="sum")
+        )
+
+    return best_temperature(loss)
+
+
+def _sets(logits: Tensor, names: Sequence[str]) -> tuple[list[str], Tensor]:
+    """The labels of each image as text, and the probability of these and no others if labels are independent."""
     chosen = _decide(logits)
-    p = torch.sigmoid(logits.double() / t)
+    p = torch.sigmoid(logits.double())
     texts = [BETWEEN.join(name for name, own in zip(names, row, strict=True) if own) for row in chosen.tolist()]
     return texts, torch.where(chosen, p, 1 - p).prod(dim=1)
