@@ -21,6 +21,7 @@ from protonce.shortening import shorten
 # The colour-blind safe palette of Okabe and Ito, without yellow, which is too pale for lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "h", "*")  # the same shapes as in scatter.MARKERS
+LARGE_DOT = 30  # area in square points of the largest dots of a map, and of all in its legend
 MOST_INSIDE = 4  # lines in a legend among the curves; a longer one stands below
 WIDEST, WIDEST_OF_TWO = 64, 28  # characters of a name in the legend of a chart, in one or two columns
 INK = "#010101"  # text and axes; replaced by the page's text colour, so that figures suit dark pages
@@ -92,7 +93,7 @@ def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) 
         sizes = np.bincount(groups, minlength=len(titles))
         shown = np.argsort(-sizes, kind="stable")[: min(len(COLOURS) * len(MARKERS), np.count_nonzero(sizes))]
         handles: dict[int, Any] = {}
-        area = min(max(5_000 / len(groups), 6), 30)  # of a dot: fewer dots are larger
+        area = min(max(5_000 / len(groups), 6), LARGE_DOT)  # of a dot: fewer dots are larger
         for i, (title, xy) in enumerate(places.items()):
             axes = figure.add_subplot(1, len(places), i + 1, aspect="equal")
             rest = ~np.isin(groups, shown)
@@ -106,7 +107,8 @@ def draw_map(places: Mapping[str, Floats], groups: Ints, titles: Sequence[str]) 
             axes.spines[:].set_visible(False)
             axes.set_title(_text(title), wrap=True)
         names = [_text(titles[group]) for group in shown]
-        figure.legend(list(handles.values()), names, loc="outside lower center", ncols=6, frameon=False, fontsize=7)
+        legible = {"markerscale": (LARGE_DOT / area) ** 0.5, "fontsize": 7, "frameon": False}
+        figure.legend(list(handles.values()), names, loc="outside lower center", ncols=6, **legible)
         return figure
 
 
