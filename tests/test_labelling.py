@@ -169,7 +169,7 @@ def test_images_may_have_several_labels():
 
 
 def test_the_confidence_in_several_labels_is_the_share_that_is_right():
-    """Ten groups that overlap, and a pair in one image of ten: of images without a label as many are right as expected."""
+    """Of ten groups that overlap, one with two labels: as many images are right as expected."""
     draw = torch.Generator().manual_seed(0)
     which = torch.arange(1200) % 10
     x = F.one_hot(which, 16) + 0.45 * torch.randn(1200, 16, generator=draw)
