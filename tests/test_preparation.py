@@ -1,5 +1,6 @@
 """What is settled before training: whether a run may start or go on in a folder, and on which images."""
 
+import re
 import shutil
 
 import numpy as np
@@ -8,9 +9,12 @@ import torch
 from PIL import Image
 
 import protonce
-from conftest import SMALL, stop_after_saving
+from conftest import SMALL, picture, stop_after_saving
 from protonce import checkpoints, manifest
 from protonce.errors import UserError
+from protonce.preparation import Request, prepare
+from protonce.progress import Reporter
+from protonce.ranks import Ranks
 
 
 def test_resuming_keeps_what_auto_chose_when_the_run_began(photos, tmp_path, monkeypatch):
@@ -145,3 +149,21 @@ def test_a_run_does_not_resume_on_other_images(photos, tmp_path, monkeypatch):
         file.unlink()
     with pytest.raises(UserError, match=r"images of .* are not; resume it"):
         protonce.train(folder, tmp_path / "run", epochs=2, quiet=True, resume=True, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("side", "given", "named"),
+    [(80, {}, True), (80, {"init": "timm:resnet10t"}, False), (64, {}, False)],
+)
+def test_with_few_photos_a_pretrained_encoder_is_named(tmp_path, capsys, side, given, named):
+    folder = tmp_path / "my photos"
+    folder.mkdir()
+    for i in range(12):
+        picture(side, seed=i).save(folder / f"{i}.png")
+    settings = {"backbone": "resnet10t", "width": 4, "device": "cpu", **given}
+    if "init" in given:
+        settings.pop("width")
+    prepare(Request(str(folder), tmp_path / "run", "photos-v2", settings=settings), Reporter(), Ranks())
+    said = " ".join(capsys.readouterr().err.split())
+    command = f"with 12 photos, features of an encoder .* protonce import timm:resnet18 --data '{folder}' --out RUN"
+    assert bool(re.search(command, said)) == named

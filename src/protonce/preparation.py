@@ -26,6 +26,7 @@ from protonce.run import Run
 from protonce.run.checking import check_run
 from protonce.run.writing import has_no_checkpoint
 
+FEW_PHOTOS, SMALL_SIDE = 5_000, 64  # images; their shorter side in pixels
 # Settings that change nothing of what is learnt, so that a resumed run may have others.
 MAY_CHANGE = ("workers", "checkpoint_minutes", "snapshot_every", "record_every")
 
@@ -292,8 +293,21 @@ def _introduce(reporter: Reporter, plan: Plan, why: str) -> None:
     autos = [f"{name} {chosen[name]}" for name, value in plan.asked.items() if value == "auto"]
     if autos:
         reporter.say(f"auto chose {', '.join(autos)}")
-    for note in [*source.notes, *plan.options.notes(plan.settings), *_changed_threads(plan)]:
+    for note in [*source.notes, *plan.options.notes(plan.settings), *_pretrained(plan), *_changed_threads(plan)]:
         reporter.say(f"note: {note}")
+
+
+def _pretrained(plan: Plan) -> list[str]:
+    """With few photos, what a pretrained encoder would give, and how to start from one (docs/labels.md has numbers)."""
+    source = plan.source
+    is_new = plan.previous is None and not plan.settings.init and not plan.own["own_encoder"]
+    if not (is_new and source.place and source.side > SMALL_SIDE and len(source) < FEW_PHOTOS):
+        return []
+    return [
+        f"with {len(source):,} photos, features of an encoder trained on millions are usually far better; for clusters "
+        f"of these: protonce import timm:resnet18 --data {shlex.quote(source.spec)} --out RUN; to train from it: "
+        "--init timm:resnet18 --recipe adapt"
+    ]
 
 
 def _changed_threads(plan: Plan) -> list[str]:
