@@ -155,7 +155,9 @@ def test_a_run_does_not_resume_on_other_images(photos, tmp_path, monkeypatch):
     ("side", "given", "named"),
     [(80, {}, True), (80, {"init": "timm:resnet10t"}, False), (64, {}, False)],
 )
-def test_with_few_photos_a_pretrained_encoder_is_named(tmp_path, capsys, side, given, named):
+@pytest.mark.parametrize("listed", [False, True])
+def test_with_few_photos_a_pretrained_encoder_is_named(tmp_path, capsys, side, given, named, listed):
+    """In a command that can be typed: not for a list of paths."""
     folder = tmp_path / "my photos"
     folder.mkdir()
     for i in range(12):
@@ -163,7 +165,9 @@ def test_with_few_photos_a_pretrained_encoder_is_named(tmp_path, capsys, side, g
     settings = {"backbone": "resnet10t", "width": 4, "device": "cpu", **given}
     if "init" in given:
         settings.pop("width")
-    prepare(Request(str(folder), tmp_path / "run", "photos-v2", settings=settings), Reporter(), Ranks())
+    data = sorted(folder.iterdir()) if listed else str(folder)
+    prepare(Request(data, tmp_path / "run", "photos-v2", settings=settings), Reporter(), Ranks())
     said = " ".join(capsys.readouterr().err.split())
     command = f"with 12 photos, features of an encoder .* protonce import timm:resnet18 --data '{folder}' --out RUN"
-    assert bool(re.search(command, said)) == named
+    assert bool(re.search(command, said)) == (named and not listed)
+    assert ("with 12 photos" in said) == (named and not listed)

@@ -301,7 +301,8 @@ def _pretrained(plan: Plan) -> list[str]:
     """With few photos, what a pretrained encoder would give, and how to start from one (docs/labels.md has numbers)."""
     source = plan.source
     is_new = plan.previous is None and not plan.settings.init and not plan.own["own_encoder"]
-    if not (is_new and source.place and source.side > SMALL_SIDE and len(source) < FEW_PHOTOS):
+    are_photos = weights.exists(Path(source.spec)) and source.side > SMALL_SIDE
+    if not (is_new and are_photos and len(source) < FEW_PHOTOS):
         return []
     return [
         f"with {len(source):,} photos, features of an encoder trained on millions are usually far better; for clusters "
