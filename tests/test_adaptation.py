@@ -12,6 +12,7 @@ from torch import nn
 
 import protonce
 from conftest import SMALL, make_system, train_until
+from processes import command, run_on_ranks
 from protonce.adaptation import Start, freeze, principal_components, stages
 from protonce.encoder import build
 from protonce.errors import UserError
@@ -163,3 +164,15 @@ def test_adaptation_is_resumed_to_the_byte(photos, tmp_path, monkeypatch, traine
     run = protonce.train(photos, tmp_path / "run", resume=True, quiet=True)
     for name in ("encoder.safetensors", "prototypes.npz"):
         assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_two_ranks_adapt_as_one_does(photos, tmp_path, trained):
+    """Frozen batch norm has no statistics of its own on a rank, so nothing but rounding differs."""
+    options = {**SMALL, "recipe": "adapt", "init": str(trained.path), "trained_stages": 1, "epochs": 2}
+    words = [f"--{name.replace('_', '-')}={str(value).strip('[]').replace(' ', '')}" for name, value in options.items()]
+    run_on_ranks(command, "train", photos, "--out", tmp_path / "two", "--no-report", *words)
+    two = protonce.load(tmp_path / "two")
+    one = protonce.train(photos, tmp_path / "one", quiet=True, **options)
+    for ours, theirs in zip(two.encoders, one.encoders, strict=True):
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), atol=1e-4, rtol=1e-3)
+    assert any(not torch.equal(v, trained.encoders[0].state_dict()[n]) for n, v in two.encoders[0].state_dict().items())

@@ -100,7 +100,7 @@ def prepare(request: Request, reporter: Reporter, ranks: Ranks) -> Plan:
     size, why = DataSize(len(source), source.side), ""
     if recipe is None:
         recipe, why = choose_recipe(size, device)
-    values = {**registry.part_recipe(read_recipe(recipe), entry), **_brought(early.init), **given}
+    values = {**registry.part_recipe(read_recipe(recipe), entry), **_brought(early), **given}
     if not entry.system.trains:
         values = {**values, "epochs": 1}
     asked, options = _split(values, entry)
@@ -158,9 +158,14 @@ def _open(request: Request, settings: Settings, previous: Run | None, reporter: 
     return source
 
 
-def _brought(init: str) -> dict[str, object]:
-    """Weights to start from bring their architecture along: it wins over the recipe's, and an option over both."""
-    brought = weights.architecture(init)
+def _brought(early: Settings) -> dict[str, object]:
+    """Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
+
+    But for a head that starts from PCA, which is another one.
+    """
+    brought = weights.architecture(early.init)
+    if early.head_init == "pca":
+        brought = {name: value for name, value in brought.items() if name not in ("head", "dim")}
     if fixed_size(str(brought.get("backbone", ""))) is None:  # then the size of the images is these images' matter
         brought = {name: value for name, value in brought.items() if name not in ("image_size", "plain_resize")}
     return brought
