@@ -1,12 +1,11 @@
-"""Does what PCL learnt from the images help to find objects on them? Blood cells, with four frozen backbones.
+"""Does what PCL learnt from the images help to find objects on them? Blood cells, with three frozen backbones.
 
     python -m benchmarks.detection VOC:bccd_voc/BCCD lite0.pth [--out runs/detection]
 
 The same architecture, EfficientNet-Lite0, with random weights, with those that PCL learnt from the training images
-without labels, with those of lite0.pth, trained on ImageNet with labels (`benchmarks.lite0` writes it), and with these
-adapted to the training images by PCL. Three trainings of a Faster R-CNN for each, with one learning rate for all, which
-was not chosen by any score. Takes one to two hours of one core; what is done is kept in --out. Writes
-benchmarks/results/detection.json.
+without labels, and with those of lite0.pth, trained on ImageNet with labels (`benchmarks.lite0` writes it). Three
+trainings of a Faster R-CNN for each, with one learning rate for all, which was not chosen by any score. Takes one to
+two hours of one core; what is done is kept in --out. Writes benchmarks/results/detection.json.
 """
 
 import argparse
@@ -39,8 +38,7 @@ def encoders(data: str, weights: str, out: Path) -> dict[str, Run]:
             import_encoder(file, out / name, quiet=True, **ENCODER)
         made[name] = protonce.load(out / name)
     made["pcl"] = protonce.train(files, out / "pcl", resume=True, **PCL)
-    made["adapted"] = protonce.train(files, out / "adapted", resume=True, recipe="adapt", init=weights, **ENCODER)
-    return {name: made[name] for name in ("random", "pcl", "pretrained", "adapted")}
+    return {name: made[name] for name in ("random", "pcl", "pretrained")}
 
 
 def main() -> None:
