@@ -113,6 +113,16 @@ def test_the_pace_is_that_of_the_least_disturbed_turn(photos, tmp_path, monkeypa
     assert budget.measure(rows, tmp_path, 1, lambda _: None) == {"moco": Pace(2.5, 4.0)}
 
 
+def test_rows_that_do_the_same_work_are_timed_once(photos, tmp_path, monkeypatch):
+    timed = []
+    monkeypatch.setattr(budget, "time_once", lambda cell, source: timed.append(cell.row) or Pace(1.0, 2.0))
+    (base,) = make_rows(Images(str(photos), None, 0, 0.2), ["moco"], SMALL, "small-v2", 0)
+    changes = [{}, {"lr": 0.5}, {"tau": 0.05, "epochs": 7}, {"queue": 32}, {"queue": 32, "twin_momentum": 0.5}]
+    rows = [replace(base, row=f"{i}", settings={**base.settings, **change}) for i, change in enumerate(changes)]
+    assert len({*budget.measure(rows, tmp_path, 1, lambda _: None)}) == len(rows)
+    assert timed == ["0", "3"] * budget.TURNS
+
+
 def test_scores_that_the_images_do_not_allow_are_refused_before_training(photos, tmp_path):
     words = "fewer than two classes of .* have 16 training images, which the score shot_16 needs; give --scores knn,ami"
     with pytest.raises(UserError, match=words):

@@ -37,7 +37,7 @@ class Pace:
 def measure(cells: Sequence[Cell], folder: Path, threads: int, say: Callable[[str], None]) -> dict[str, Pace]:
     """The pace of each row, the best of three turns, because other work on the machine only makes an epoch slower.
 
-    What is known is kept in FOLDER/timing.json.
+    Rows that do the same work share their pace. What is known is kept in FOLDER/timing.json.
 
     Args:
         cells: one for each row; their epochs do not matter.
@@ -47,29 +47,33 @@ def measure(cells: Sequence[Cell], folder: Path, threads: int, say: Callable[[st
     """
     path = folder / FILE
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    keys = {cell.row: _untimed(cell).name for cell in cells}
-    missing = [cell for cell in cells if keys[cell.row] not in known]
+    keys = {cell.row: _work(cell).name for cell in cells}
+    missing: dict[str, Cell] = {}
+    for cell in cells:
+        if keys[cell.row] not in known:
+            missing.setdefault(keys[cell.row], cell)
     if missing:
-        say(f"timing an epoch of {', '.join(cell.row for cell in missing)}")
+        say(f"timing an epoch of {', '.join(cell.row for cell in missing.values())}")
     turns: dict[str, list[Pace]] = {}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     for _ in range(TURNS if missing else 0):
-        for cell in missing:
-            turns.setdefault(cell.row, []).append(time_once(cell, open_images(cell.images, cell.seed).train))
+        for key, cell in missing.items():
+            turns.setdefault(key, []).append(time_once(cell, open_images(cell.images, cell.seed).train))
     torch.set_num_threads(before)
-    for cell in missing:
-        paces = [asdict(pace) for pace in turns[cell.row]]
-        known[keys[cell.row]] = {name: min(pace[name] for pace in paces) for name in paces[0]}
+    for key, found in turns.items():
+        paces = [asdict(pace) for pace in found]
+        known[key] = {name: min(pace[name] for pace in paces) for name in paces[0]}
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(known, indent=1) + "\n")
     return {cell.row: Pace(**known[keys[cell.row]]) for cell in cells}
 
 
-def _untimed(cell: Cell) -> Cell:
-    """The cell whatever its row and its epochs."""
-    return replace(cell, row="", settings={k: v for k, v in cell.settings.items() if k != "epochs"})
+def _work(cell: Cell) -> Cell:
+    """The cell less what does not change the work of an epoch: its row, epochs, and rates, temperatures and weights."""
+    work = {k: v for k, v in cell.settings.items() if k != "epochs" and not isinstance(v, float)}
+    return replace(cell, row="", settings=work)
 
 
 def time_once(cell: Cell, source: Source) -> Pace:
