@@ -44,8 +44,16 @@ class DataSize:
     side: int
 
 
-def choose_recipe(data: DataSize, device: str) -> tuple[str, str]:
-    """Choose a recipe by data size and device; return its name and the reason."""
+def choose_recipe(data: DataSize, device: str, pretrained: bool = False) -> tuple[str, str]:
+    """Choose a recipe by data size and device; return its name and the reason.
+
+    Args:
+        data: to train on.
+        device: to train with.
+        pretrained: whether training starts from an encoder that has learnt from other images.
+    """
+    if pretrained:
+        return "adapt", "pretrained weights"
     if device == "cpu":
         return "laptop-v2", "no GPU"
     if 0 < data.side <= 64:

@@ -30,7 +30,6 @@ from protonce.run.encoder_file import write_encoders
 from protonce.run.prototype_files import write_prototypes
 from protonce.run.writing import create_folder
 
-UNTRAINED = "untrained"
 USUAL = {"image_size": 224, "plain_resize": 256, "stem": "standard"}  # how most other encoders were trained
 CANDIDATES = (  # architectures to try if none is named
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d"),
@@ -82,7 +81,7 @@ def import_encoder(
     settings = {name: value for name in settings if (value := getattr(checked, name)) != "auto"}
     given = _given(file, like, settings)
     early = Settings.from_mapping(given, "import")
-    state = {} if file == UNTRAINED else weights.read(file, file)
+    state = {} if file == weights.UNTRAINED else weights.read(file, file)
     source = None if data is None else open_source(data, "train", early.seed, early.limit)
     prefix = ""
     if state:

@@ -4,6 +4,7 @@ Rank 0 writes for all ranks; all agree on when to save a checkpoint and when to 
 """
 
 import functools
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protonce import health, randomness
+from protonce import health, manifest, randomness
 from protonce.assembly import MomentumFeatures, Training
 from protonce.callbacks import Callbacks
+from protonce.changes import changes
 from protonce.checkpoints import Epoch
 from protonce.context import Progress
 from protonce.errors import UserError
@@ -225,6 +227,20 @@ class Journal:
             write_prototypes(self.out, final)
             write_encoders(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
             self.reporter.say(self.run.health.words)
+            if self.settings.init and self.system.trains and not own_backbone:
+                self._say_changes()
+
+    def _say_changes(self) -> None:
+        """Say and keep what has changed since the weights that training started from."""
+        plan, loader = self.training.plan, self.training.loader
+        try:
+            found = changes(
+                self.system.query, plan.source, self.settings, loader.views if plan.own["own_views"] else None
+            )
+        except UserError:  # these weights are gone: there is nothing to compare with
+            return
+        manifest.write(self.out, "changes.json", json.dumps(found.as_dict(), indent=2) + "\n")
+        self.reporter.say(found.words)
 
     def _recorded(self, number: int) -> bool:
         """Whether an epoch is clustered for the record."""

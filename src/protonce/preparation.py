@@ -99,7 +99,7 @@ def prepare(request: Request, reporter: Reporter, ranks: Ranks) -> Plan:
         raise UserError(f"{entry.title} needs labels, and {source.spec} has none: put each class into its own folder")
     size, why = DataSize(len(source), source.side), ""
     if recipe is None:
-        recipe, why = choose_recipe(size, device)
+        recipe, why = choose_recipe(size, device, is_pretrained(early.init) and not request.own_encoder)
     values = {**registry.part_recipe(read_recipe(recipe), entry), **_brought(early), **given}
     if not entry.system.trains:
         values = {**values, "epochs": 1}
@@ -156,6 +156,14 @@ def _open(request: Request, settings: Settings, previous: Run | None, reporter: 
     if source.sizes is None and not request.own_views:
         raise UserError("the items of the data set are not images; pass views= and encoder= for them")
     return source
+
+
+def is_pretrained(init: str) -> bool:
+    """Whether weights have learnt from other images: not those of a run that was itself trained from random ones."""
+    if not init or not weights.exists(Path(init) / "config.yaml"):
+        return init not in ("", weights.UNTRAINED)  # a file, or timm:NAME
+    run = Run(Path(init))
+    return is_pretrained(run.imported or run.settings.init)
 
 
 def _brought(early: Settings) -> dict[str, object]:
@@ -312,7 +320,7 @@ def _pretrained(plan: Plan) -> list[str]:
     return [
         f"with {len(source):,} photos, features of an encoder trained on millions are usually far better; for clusters "
         f"of these: protonce import timm:resnet18 --data {shlex.quote(source.spec)} --out RUN; to train from it: "
-        "--init timm:resnet18 --recipe adapt"
+        "--init timm:resnet18"
     ]
 
 

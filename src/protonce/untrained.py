@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from protonce.importing import UNTRAINED, import_encoder
+from protonce.importing import import_encoder
 from protonce.run import Run
+from protonce.weights import UNTRAINED
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from protonce.config import ARCHITECTURE
 from protonce.encoder import Encoder, pretrained_config
 from protonce.errors import UserError, shown
 
+UNTRAINED = "untrained"  # in place of a file, for `protonce import`
 # Prefixes of a backbone's parameter names in other programs, longest first: published PCL and MoCo, DDP, protonce.
 PREFIXES = (
     "module.encoder_q.",

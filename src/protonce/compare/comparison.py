@@ -27,6 +27,7 @@ from protonce.devices import find_device
 from protonce.errors import UserError
 from protonce.files import write_whole
 from protonce.methods import registry
+from protonce.preparation import is_pretrained
 from protonce.tables import print_table
 
 MOST_SEEDS = 1000
@@ -174,7 +175,8 @@ def make_rows(
     source = open_images(images, seed).train
     if recipe is None:
         device = find_device(str(settings.get("device", "auto")))
-        recipe, _ = choose_recipe(DataSize(len(source), source.side), device)
+        pretrained = is_pretrained(str(settings.get("init", "")))
+        recipe, _ = choose_recipe(DataSize(len(source), source.side), device, pretrained)
     rows = [_row(contender, recipe, seed, images) for contender in contenders]
     for cell in rows:
         plan(cell, source)
