@@ -1,15 +1,22 @@
 """The study of benchmarks/adapt.py: its scores, its criterion, and equal trials for every system."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+import protonce
 from benchmarks import adapt
+from benchmarks.adapt_cache import cut
 from benchmarks.adapt_data import Pictures, cut_out
 from conftest import make_system
+from protonce.adaptation import stages
 from protonce.data.object_sources import open_objects
 from protonce.data.sources import open_source
+from protonce.encoder import build
 from test_detection import voc
+from test_encoder import settings
 
 
 def test_every_system_has_as_many_trials():
@@ -83,3 +90,42 @@ def test_objects_are_cut_out_by_their_boxes(tmp_path, monkeypatch):
     for picture, channel in zip(found.images, (0, 2, 2), strict=True):
         assert picture.shape == (24, 24, 3)
         assert picture[..., channel].mean() > 200
+
+
+@pytest.mark.parametrize("backbone", ["resnet10t", "tf_efficientnet_lite0"])
+def test_frozen_stages_and_the_others_are_the_backbone(backbone):
+    torch.manual_seed(0)
+    encoder = build(settings(backbone=backbone, width=4)).eval()
+    x = torch.randn(3, 3, 32, 32)
+    for trained_stages in (1, 2, 4):
+        head, tail = cut(encoder.backbone, trained_stages, x)
+        kept = {name for names in stages(encoder.backbone)[-trained_stages:] for name in names}
+        assert {name for name, _ in tail.named_parameters()} == kept
+        torch.testing.assert_close(tail.eval()(head(x)), encoder.features(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["pcl", "byol"])
+def test_training_on_activations_is_training_on_images(method, trained, tmp_path, photos, monkeypatch):
+    monkeypatch.setattr(
+        adapt, "ENCODER", {"backbone": "resnet10t", "width": 4, "dim": 16, "epochs": 2, "batch_size": 16}
+    )
+    monkeypatch.setattr(adapt, "SIDE", 16)
+    made = []
+    plain = protonce.train
+    monkeypatch.setattr(
+        protonce, "train", lambda data, out, **given: made.append(plain(data, out, **given)) or made[-1]
+    )
+    monkeypatch.setitem(adapt.READ_ONCE, "photos", lambda root, seed: (open_source(root), open_source(root)))
+    cell = adapt.Cell("photos", str(photos), str(trained.path), method, {"lr": 0.05}, 0)
+    adapt.run_group([cell], tmp_path)  # in this process
+    found = json.loads((tmp_path / f"{cell.name}.json").read_text())
+    monkeypatch.setattr(adapt, "_views", lambda *_: adapt.ON_IMAGES)
+    adapt.run_group([cell], tmp_path)
+    expected = json.loads((tmp_path / f"{cell.name}.json").read_text())
+    on_activations, on_images = ([*run.encoders] for run in made)
+    for ours, theirs in zip(on_activations, on_images, strict=True):
+        state = theirs.state_dict()
+        for name, value in ours.state_dict().items():
+            torch.testing.assert_close(value, state[name], atol=1e-4, rtol=1e-3, msg=name)
+    assert found["scores"]["query"]["ami"] == pytest.approx(expected["scores"]["query"]["ami"], abs=0.05)
+    assert found.keys() == expected.keys()

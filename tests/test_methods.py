@@ -316,6 +316,8 @@ def test_options_are_a_systems_own():
     swav = registry.find("swav")
     assert registry.part_recipe({"head": "mlp"}, swav) == {"head": "mlp-bn"}, "a recipe for any system"
     assert registry.part_recipe({"head": "linear", "method": "swav"}, swav) == {"head": "linear", "method": "swav"}
+    pca = {"head": "linear", "head_init": "pca"}
+    assert registry.part_recipe(pca, swav) == pca, "a head of its own"
     with pytest.raises(UserError, match=r"unknown system 'byo'; available systems: .*moco, pcl"):
         registry.find("byo")
     for name, entry in registry.SYSTEMS.items():

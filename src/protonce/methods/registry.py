@@ -73,8 +73,12 @@ def check_names(values: Mapping[str, object], where: str) -> None:
 
 
 def part_recipe(values: Mapping[str, object], entry: Entry) -> dict[str, Any]:
-    """Of a recipe what a system has: one recipe serves several systems, whose options and projection heads differ."""
-    head = {"head": entry.head} if entry.head and "method" not in values else {}
+    """Of a recipe what a system has: one recipe serves several systems, whose options and projection heads differ.
+
+    A recipe for one system, or with a head that starts from PCA, has a head of its own.
+    """
+    own = "method" in values or values.get("head_init") == "pca"
+    head = {"head": entry.head} if entry.head and not own else {}
     return {**_only(values, (*Settings.names(), *entry.options.names())), **head}
 
 
