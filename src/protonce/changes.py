@@ -100,7 +100,7 @@ def _look(encoder: Encoder, loader: Loader, settings: Resolved) -> Look:
     generator = randomness.generator(settings.seed, "clusters of changes")
     k = max(len(v) // MEMBERS, 2)
     means = k_means(v, k, generator=generator, engine=settings.kmeans_engine).means
-    same = (_nearest(v1, means) == _nearest(v2, means)).float().mean()
+    same = (_nearest(v1, means) == _nearest(v2, means)).double().mean()
     return Look(float(same), effective_rank(v) if v.any() else 1.0)  # else all features are equal
 
 
