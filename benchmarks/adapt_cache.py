@@ -1,4 +1,4 @@
-"""What frozen stages make of the views of a training, computed once for all trainings with the same views.
+"""Cached activations of frozen stages, computed once for all trainings with the same views.
 
 Views depend on seed, epoch and image alone, and frozen stages, with frozen batch norm, on nothing else. So trials that
 differ in other settings, and other systems, see the same activations, and only the stages that are trained are left to
@@ -65,7 +65,7 @@ def _stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
 
 
 def cut(backbone: nn.Module, trained_stages: int, example: Tensor) -> tuple[Callable[[Tensor], Tensor], nn.Module]:
-    """The frozen stages of a backbone as a function, and the others as a module that takes what it returns.
+    """The frozen stages of a backbone as a function, and the others as a module that takes its activations.
 
     Args:
         backbone: of timm, whose modules are called in the order in which they are registered.
@@ -109,7 +109,7 @@ def cut(backbone: nn.Module, trained_stages: int, example: Tensor) -> tuple[Call
 
 
 class Activations:
-    """What the frozen stages make of a training's images: of its random views, and of plain views of two sets.
+    """Activations of the frozen stages: of a training's random views, and of plain views of two sets.
 
     Args:
         settings: of the training; with frozen batch norm.

@@ -63,20 +63,41 @@ def test_training_ends_with_what_has_changed(photos, tmp_path, trained, capsys):
     said = capsys.readouterr().err
     kept = json.loads((run.path / "changes.json").read_text())
     found = Changes(Look(**kept["before"]), Look(**kept["after"]), kept["distance"])
-    assert " ".join(found.words.split()) in " ".join(said.split())
+    assert " ".join(found.words(str(trained.path), run.path).split()) in " ".join(said.split())
     assert 0 < found.distance < 0.5
     assert "recipe adapt (pretrained weights)" not in said, "it was named"
 
 
-def test_weights_that_are_gone_are_no_obstacle(photos, tmp_path, trained, monkeypatch):
+def test_weights_that_are_gone_are_no_obstacle(photos, tmp_path, trained, monkeypatch, capsys):
     """They are read when training starts; when it ends, they may have been removed."""
     from protonce import training
 
     base = shutil.copytree(trained.path, tmp_path / "base")
     monkeypatch.setattr(training.MomentumFeatures, "forget", lambda _: shutil.rmtree(base, ignore_errors=True))
-    run = protonce.train(photos, tmp_path / "run", init=str(base), quiet=True, **{**SMALL, "epochs": 1})
+    run = protonce.train(photos, tmp_path / "run", init=str(base), **{**SMALL, "epochs": 1})
     assert run.finished
     assert not (run.path / "changes.json").exists()
+    assert "note: what training changed is not known: --init" in capsys.readouterr().err
+
+
+def test_a_finished_run_stays_one_whatever_the_comparison_meets(photos, tmp_path, trained, monkeypatch, capsys):
+    def fails(*_):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr("protonce.journal.changes", fails)
+    run = protonce.train(photos, tmp_path / "run", init=str(trained.path), **{**SMALL, "epochs": 1})
+    assert run.finished
+    assert "note: what training changed is not known: no memory" in capsys.readouterr().err
+
+
+def test_other_parameters_than_the_start_s_do_not_count():
+    start = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    end = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    end[0].load_state_dict(start[0].state_dict())
+    assert distance(start, end) == 0
+    torch.nn.init.zeros_(start[0].weight)
+    torch.nn.init.zeros_(start[0].bias)
+    assert distance(start, end) == 0, "of nothing there is no share"
 
 
 def test_adapt_is_chosen_for_weights_from_elsewhere(photos, tmp_path, trained, capsys):
@@ -98,5 +119,11 @@ def test_adapt_is_chosen_for_weights_from_elsewhere(photos, tmp_path, trained, c
     assert run.config["recipe"] == "adapt"
     assert "recipe adapt (pretrained weights)" in capsys.readouterr().err
     assert is_pretrained(str(run.path)), "what was adapted once knows what it started from"
+    assert run.config["pretrained"]
+    with_head = protonce.train(photos, tmp_path / "head", init=str(run.path), quiet=True, **options, head="mlp")
+    assert (with_head.config["recipe"], with_head.settings.head_init) == ("adapt", "random"), "a head of one's own"
+    after = protonce.train(photos, tmp_path / "after", init=str(with_head.path), quiet=True, **options)
+    assert (after.settings.head, after.settings.head_init) == ("linear", "pca"), "not that of the weights"
+    assert not is_pretrained(str(trained.path / "encoder.safetensors"))
     another = protonce.train(photos, tmp_path / "more", init=str(trained.path), quiet=True, **options)
     assert another.config["recipe"] == "laptop-v2"

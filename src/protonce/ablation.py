@@ -81,6 +81,8 @@ def run_ablation(
     if settings.keys() & {"terms", "method"}:
         raise UserError("terms and method are varied by the ablation; do not set them")
     SemisupOptions(shares=[share], draws=draws)
+    if settings.get("init") and "recipe" not in settings:
+        settings.setdefault("warmup_epochs", "auto")  # `adapt` has none
     plan = _plan(data, out, settings)
     classes = _check(plan, data, test)
     settings["recipe"] = plan.recipe

@@ -65,10 +65,9 @@ def start_head(encoder: Encoder, loader: Loader, ranks: Ranks, seed: int) -> Non
     So the embeddings v keep what most tells the images apart, and their mean is 0 before they are normalised.
 
     Raises:
-        UserError: the head is not linear, or has more dimensions than the features.
+        UserError: the head has more dimensions than the features.
     """
-    if not isinstance(encoder.head, nn.Linear):
-        raise UserError("head_init pca needs a head that is linear; set head to linear")
+    assert isinstance(encoder.head, nn.Linear), "see `preparation`"
     if encoder.dim > encoder.feature_dim:
         raise UserError(f"head_init pca gives at most {encoder.feature_dim} dimensions here; set dim to that or less")
     index = torch.randperm(len(loader), generator=randomness.generator(seed, "head"))[:MOST]

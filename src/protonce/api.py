@@ -10,7 +10,7 @@ from protonce.assembly import assemble
 from protonce.callbacks import Callback, Callbacks
 from protonce.data.sources import Data
 from protonce.data.views import Views
-from protonce.journal import Journal, Lost, writing
+from protonce.journal import Journal, Lost, tell_changes, writing
 from protonce.loggers import Logger
 from protonce.methods.base import System
 from protonce.preparation import Request, prepare
@@ -81,5 +81,6 @@ def train(
         else:
             with Journal(training, reporter, called) as journal:
                 fit(training, journal)
+            tell_changes(training, reporter)
     ranks.barrier()
     return Run(plan.out, encoder, views)

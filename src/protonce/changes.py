@@ -1,7 +1,9 @@
 """What training has changed in an encoder that started from other weights, seen without labels."""
 
 import dataclasses
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,20 +14,19 @@ from protonce import randomness, weights
 from protonce.config import Resolved
 from protonce.data.loader import Loader
 from protonce.data.sources import Source
-from protonce.data.views import ImageViews, Views
+from protonce.data.views import ImageViews
 from protonce.encoder import Encoder, build
 from protonce.features import BATCH_SIZE, extract
 from protonce.health import effective_rank
 from protonce.kmeans import k_means
 
-SAMPLE = 1000  # images that are looked at
+SAMPLE = 500  # images that are looked at
 MEMBERS = 50  # images of the sample in a cluster, on average
-WHERE = "docs/adapt.md"
 
 
 @dataclass(frozen=True)
 class Look:
-    """An encoder, by its features of images without labels, less their mean."""
+    """Statistics of an encoder's centred features that need no labels."""
 
     same_cluster: float  # share of the images of which two random views are in the same cluster
     effective_rank: float
@@ -39,41 +40,46 @@ class Changes:
     after: Look
     distance: float  # ‖θ - θ_start‖ / ‖θ_start‖, of the backbone
 
-    @property
-    def words(self) -> str:
-        """In a sentence; no more than is known without labels."""
+    def words(self, init: str, out: Path) -> str:
+        """In a sentence; no more than is known without labels.
+
+        Args:
+            init: the weights that training started from.
+            out: the run folder.
+        """
         shares = [f"{100 * look.same_cluster:.0f} %" for look in (self.before, self.after)]
         ranks = [f"{look.effective_rank:.0f}" for look in (self.before, self.after)]
+        old = shlex.quote(init) + ("" if Path(init).is_dir() else ", once it is imported")
         return (
-            f"since the start: the weights of the backbone have moved by {100 * self.distance:.2g} % of their length; "
-            f"two views of an image are in the same cluster for {shares[1]} of the images, before for {shares[0]}; "
-            f"effective rank of the features {ranks[1]}, before {ranks[0]}; whether that is better only labels tell: "
-            f"`protonce evaluate RUN knn` with the new run and with the old one ({WHERE})"
+            f"since the start, the backbone's weights changed by {100 * self.distance:.2g} % (relative L2 norm); "
+            f"two views of an image fall into the same cluster for {shares[1]} of the images (before: {shares[0]}); "
+            f"effective rank of the features {ranks[1]} (before: {ranks[0]}); only labels can tell whether that is "
+            f"better: compare protonce evaluate {shlex.quote(str(out))} knn with that of {old}"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For change.json."""
+        """For changes.json."""
         return dataclasses.asdict(self)
 
 
-def changes(encoder: Encoder, source: Source, settings: Resolved, views: Views | None = None) -> Changes:
+def changes(encoder: Encoder, source: Source, settings: Resolved) -> Changes:
     """Compare an encoder with the weights that it started from.
 
     Args:
         encoder: after training.
         source: the training images, of which a sample is looked at.
         settings: of the training, with `init`.
-        views: the user's own; None: the settings'.
 
     Raises:
         UserError: the weights can no longer be loaded.
     """
     start = build(settings)
     weights.start_from(settings.init, start)
+    start.autocast = encoder.autocast
     chosen = torch.randperm(len(source), generator=randomness.generator(settings.seed, "changes"))[:SAMPLE]
     loader = Loader(
         source.subset(chosen.sort().values.numpy()),
-        views or ImageViews(settings),
+        ImageViews(settings),
         seed=settings.seed,
         workers=settings.workers,
         device=settings.device,
@@ -110,7 +116,9 @@ def _nearest(x: Tensor, means: Tensor) -> Tensor:
 
 @torch.no_grad()
 def distance(start: nn.Module, end: nn.Module) -> float:
-    """‖θ - θ_start‖ / ‖θ_start‖ over all parameters."""
-    pairs = [(p.double().cpu(), q.double().cpu()) for p, q in zip(start.parameters(), end.parameters(), strict=True)]
+    """‖θ - θ_start‖ / ‖θ_start‖ over the parameters of the start; 0 if these are 0."""
+    ends = dict(end.named_parameters())
+    pairs = [(p.cpu().double(), ends[name].cpu().double()) for name, p in start.named_parameters()]
     moved = sum(float((q - p).square().sum()) for p, q in pairs)
-    return float((moved / sum(float(p.square().sum()) for p, _ in pairs)) ** 0.5)
+    length = sum(float(p.square().sum()) for p, _ in pairs)
+    return float((moved / length) ** 0.5) if length else 0.0

@@ -22,6 +22,7 @@ from protonce.errors import UserError
 from protonce.features import extract
 from protonce.files import is_empty, whole_folder
 from protonce.momentum import twin_of
+from protonce.preparation import is_pretrained
 from protonce.progress import Steps
 from protonce.prototypes import Prototypes, cluster
 from protonce.ranks import Ranks
@@ -114,6 +115,7 @@ def _config(file: str, asked: Settings, resolved: Resolved) -> dict[str, Any]:
     return {
         "recipe": None,
         "imported": file,
+        "pretrained": is_pretrained(file),
         "system": {"title": "imported", "terms": []},
         "asked": dataclasses.asdict(asked),
         "settings": dataclasses.asdict(resolved),

@@ -23,7 +23,7 @@ from protonce.callbacks import Callbacks
 from protonce.changes import changes
 from protonce.checkpoints import Epoch
 from protonce.context import Progress
-from protonce.errors import UserError
+from protonce.errors import UserError, one_line
 from protonce.files import explain_full_disk
 from protonce.interruption import Interruption
 from protonce.methods.base import Batch, System, Term
@@ -90,6 +90,24 @@ def writing(plan: Plan, ranks: Ranks, lost: Lost) -> Iterator[None]:
                 create_folder(plan.out, plan.source, plan.own, plan.config)
                 lost.keep()
         yield
+
+
+def tell_changes(training: Training, reporter: Reporter) -> None:
+    """Say and keep what a finished training changed in the weights that it started from; only rank 0 does.
+
+    Whatever goes wrong, the run is finished: then this is not known, and says why.
+    """
+    plan, settings = training.plan, training.settings
+    if not (settings.init and training.system.trains and training.ranks.is_first) or plan.own["own_encoder"]:
+        return
+    reporter.say(f"comparing with {settings.init}")
+    try:
+        with training.ranks.all_local_threads():
+            found = changes(training.system.query, plan.source, settings)
+        manifest.write(plan.out, "changes.json", json.dumps(found.as_dict(), indent=2) + "\n")
+        reporter.say(found.words(settings.init, plan.out))
+    except Exception as error:  # weights or images that are gone, memory, a disk that is full
+        reporter.say(f"note: what training changed is not known: {one_line(str(error), 200) or type(error).__name__}")
 
 
 class Journal:
@@ -227,20 +245,6 @@ class Journal:
             write_prototypes(self.out, final)
             write_encoders(self.out, query, self.system.momentum or twin_of(query), own_backbone, self.settings)
             self.reporter.say(self.run.health.words)
-            if self.settings.init and self.system.trains and not own_backbone:
-                self._say_changes()
-
-    def _say_changes(self) -> None:
-        """Say and keep what has changed since the weights that training started from."""
-        plan, loader = self.training.plan, self.training.loader
-        try:
-            found = changes(
-                self.system.query, plan.source, self.settings, loader.views if plan.own["own_views"] else None
-            )
-        except UserError:  # these weights are gone: there is nothing to compare with
-            return
-        manifest.write(self.out, "changes.json", json.dumps(found.as_dict(), indent=2) + "\n")
-        self.reporter.say(found.words)
 
     def _recorded(self, number: int) -> bool:
         """Whether an epoch is clustered for the record."""

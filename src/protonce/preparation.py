@@ -78,6 +78,7 @@ class Plan:
                 "trains": system.trains,
                 "moving_targets": system.moving_targets,
             },
+            "pretrained": is_pretrained(self.settings.init),
             "asked": self.asked,
             "settings": {**dataclasses.asdict(self.settings), **dataclasses.asdict(self.options)},
         }
@@ -100,7 +101,10 @@ def prepare(request: Request, reporter: Reporter, ranks: Ranks) -> Plan:
     size, why = DataSize(len(source), source.side), ""
     if recipe is None:
         recipe, why = choose_recipe(size, device, is_pretrained(early.init) and not request.own_encoder)
-    values = {**registry.part_recipe(read_recipe(recipe), entry), **_brought(early), **given}
+    theirs = registry.part_recipe(read_recipe(recipe), entry)
+    if given.get("head", "linear") != "linear":  # which starts from random weights, whatever the recipe's head does
+        theirs.pop("head_init", None)
+    values = {**theirs, **_brought(early.init, {**theirs, **given}), **given}
     if not entry.system.trains:
         values = {**values, "epochs": 1}
     asked, options = _split(values, entry)
@@ -160,19 +164,27 @@ def _open(request: Request, settings: Settings, previous: Run | None, reporter: 
 
 def is_pretrained(init: str) -> bool:
     """Whether weights have learnt from other images: not those of a run that was itself trained from random ones."""
-    if not init or not weights.exists(Path(init) / "config.yaml"):
-        return init not in ("", weights.UNTRAINED)  # a file, or timm:NAME
-    run = Run(Path(init))
-    return is_pretrained(run.imported or run.settings.init)
+    if init in ("", weights.UNTRAINED):
+        return False
+    path = Path(init)
+    folder = path.parent if path.name == "encoder.safetensors" else path
+    if not weights.exists(folder / "encoder.json"):
+        return True  # a file of another program, or timm:NAME
+    try:
+        config = Run(folder).config
+    except UserError:  # which whoever reads the weights will explain
+        return True
+    before = config.get("imported", "") not in ("", weights.UNTRAINED) or bool(config["settings"].get("init"))
+    return bool(config.get("pretrained", before))  # runs of earlier versions do not say it
 
 
-def _brought(early: Settings) -> dict[str, object]:
+def _brought(init: str, values: Mapping[str, object]) -> dict[str, object]:
     """Weights to start from bring their architecture along: it wins over the recipe's, and an option over both.
 
     But for a head that starts from PCA, which is another one.
     """
-    brought = weights.architecture(early.init)
-    if early.head_init == "pca":
+    brought = weights.architecture(init)
+    if values.get("head_init") == "pca":
         brought = {name: value for name, value in brought.items() if name not in ("head", "dim")}
     if fixed_size(str(brought.get("backbone", ""))) is None:  # then the size of the images is these images' matter
         brought = {name: value for name, value in brought.items() if name not in ("image_size", "plain_resize")}
@@ -188,6 +200,8 @@ def _check(plan: Plan, ranks: Ranks) -> None:
     settings = plan.settings
     if settings.head == "none":
         raise UserError("head is none, which is for imported encoders; train with linear or mlp")
+    if settings.head_init == "pca" and settings.head != "linear":
+        raise UserError("head_init pca needs a head that is linear; set head to linear, or head_init to random")
     if settings.device == "cpu" and settings.precision == "16":
         raise UserError("precision 16 needs a GPU; on a CPU choose 32")
     if settings.kmeans_engine == "faiss" and importlib.util.find_spec("faiss") is None:

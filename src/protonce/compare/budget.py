@@ -71,7 +71,7 @@ def measure(cells: Sequence[Cell], folder: Path, threads: int, say: Callable[[st
 
 
 def _work(cell: Cell) -> Cell:
-    """The cell less what does not change the work of an epoch: its row, epochs, and rates, temperatures and weights."""
+    """The cell with only the settings that determine the cost of an epoch: no rates, temperatures or weights."""
     work = {k: v for k, v in cell.settings.items() if k != "epochs" and not isinstance(v, float)}
     return replace(cell, row="", settings=work)
 

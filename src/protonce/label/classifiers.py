@@ -20,7 +20,7 @@ from protonce.ties import LOGIT, first_of_highest
 Classifier = Callable[[Tensor, Tensor, int, Tensor], Tensor]
 TAU = 0.1  # temperature of similarities
 STEPS = 500  # of L-BFGS, at most
-CURVATURE = 0.02  # of the loss, times its strength: between 0.01 and 0.03 it took the fewest steps on photos
+CURVATURE = 0.02  # of the loss, as it is assumed: only the number of steps depends on it
 FOLDS = 10  # of the cross-validation
 ENOUGH = 20  # images held out to choose a classifier by; with fewer it is "prototypes"
 NEVER = -1  # fold of an image that is not held out
@@ -59,10 +59,11 @@ def fit_linear(known: Tensor, loss: Callable[[Tensor], Tensor], outputs: int, as
         asked: features to score, (q, D).
         strength: weight of the loss.
     """
-    # In the directions of the features' variance, each scaled so that all are about equally curved: half as many steps.
-    # These are all that matter: the best weights are combinations of the features to fit.
+    # The best weights are combinations of the features to fit, so their principal directions are enough. Each of them,
+    # and the bias, is scaled so that the sum is about equally curved in all, for which the solver needs fewer steps.
     u, s, v = torch.linalg.svd(known.double(), full_matrices=False)  # (l, r), (r,), (r, D)
     scale = (1 + CURVATURE * s.square()).rsqrt()
+    bias_scale: float = (1 + CURVATURE * len(known)) ** -0.5
     x: Tensor = u * (s * scale)  # (l, r)
     y: Tensor = asked.double() @ (v.T * scale)  # (q, r)
     weight = y.new_zeros(outputs, y.shape[1], requires_grad=True)
@@ -78,12 +79,12 @@ def fit_linear(known: Tensor, loss: Callable[[Tensor], Tensor], outputs: int, as
 
     def closure() -> Tensor:
         solver.zero_grad()
-        total: Tensor = (weight * scale).square().sum() / 2 + strength * loss(x @ weight.T + bias)
+        total: Tensor = (weight * scale).square().sum() / 2 + strength * loss(x @ weight.T + bias * bias_scale)
         total.backward()
         return total
 
     solver.step(closure)
-    return (y @ weight.T + bias).detach().to(asked)
+    return (y @ weight.T + bias * bias_scale).detach().to(asked)
 
 
 STRENGTHS = (1.0, 10.0, 100.0)
