@@ -6,8 +6,9 @@
 
 Each system is tuned by `protonce tune` on two choosing seeds, and all are compared by `protonce compare` on the test
 images of five others: fresh drawings, or Fashion-MNIST's training images that no study has read. Differences are from
-PCL. Takes four to ten core-hours for each data set; what is done is kept in benchmarks/results/table, and the command
-continues from there. Writes tables.md beside it.
+PCL. PCL on SimCLR and on BYOL are trained beside them, not tuned and not ranked: what was chosen for the other system,
+and for PCL's prototypes. Takes four to ten core-hours for each data set; what is done is kept in
+benchmarks/results/table, and the command continues from there. Writes tables.md beside it.
 """
 
 import argparse
@@ -16,19 +17,23 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import yaml
 from PIL import Image
 
 from benchmarks.claim_cell import images_read
 from benchmarks.data import open_parts, unread_parts
-from benchmarks.table_text import write_tables
+from benchmarks.table_text import ABLATION, write_tables
 from protonce.compare.comparison import compare
+from protonce.config import read_config
 from protonce.data.sources import Source
+from protonce.files import write_whole
 from protonce.tune import tune
 
 RESULTS = Path("benchmarks") / "results" / "table"  # from the root of the project
 OWN = Path(__file__).parent / "table_rows"
 RANKED = ["instdisc", "moco-queue", "moco-in-batch", "simclr", "byol", "swav", "deepcluster", "rotation", "pcl"]
 BOUNDS = ["random", "supervised"]
+PROTOTYPES = ("clusters", "concentration", "prototype_weight")  # of PCL's trials, what the ablation takes
 CHOOSING, FINAL = [100, 101], [30, 31, 32, 33, 34]
 SETTINGS: dict[str, Any] = {
     "recipe": "small-v2",
@@ -62,8 +67,19 @@ def main() -> None:
         tune(data, folder / row, str(own) if own.exists() else row, seeds=CHOOSING, **given)
         chosen.append(str(folder / row / f"{row}.yaml"))
     if not options.tune:
+        chosen += [str(_on_pcl(row, base, folder)) for row, base in ABLATION.items()]
         compare(data, folder / "final", [*chosen, *BOUNDS], FINAL, baseline="pcl", **given)
     print(write_tables(folder))
+
+
+def _on_pcl(row: str, base: str, folder: Path) -> Path:
+    """A file of settings: what was chosen for the system that PCL stands on, and for PCL's prototypes."""
+    prototypes = {k: v for k, v in read_config(folder / "pcl" / "pcl.yaml").items() if k in PROTOTYPES}
+    path = folder / "ablation" / f"{row}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = {**read_config(folder / base / f"{base}.yaml"), **prototypes, "method": row}
+    write_whole(path, yaml.safe_dump(own, sort_keys=False))
+    return path
 
 
 def _images(data: str, folder: Path) -> dict[str, Any]:

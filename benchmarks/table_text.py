@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from protonce.compare.names import SCORES, USUAL
-from protonce.compare.table import pair_text, score_text
+from protonce.compare.table import pair_text, paired, score_text
 from protonce.files import write_whole
 
 TRIED = ("knn", "ami", "linear")  # scores of a trial
@@ -23,6 +23,8 @@ NAMES = {
     "random": "untrained",
     "supervised": "supervised",
 }
+# PCL with another system's instance term: in tables of their own.
+ABLATION = {"pcl+simclr": "simclr", "pcl+byol": "byol"}
 
 
 def read_trials(folder: Path) -> dict[str, dict[str, Any]]:
@@ -42,13 +44,14 @@ def tables(trials: Mapping[str, Mapping[str, Any]], final: Mapping[str, Any] | N
         lines += ["## Test images", "", f"Trained with {final['git']}.", "", *ranking(final), ""]
         lines += [f"Each row less {NAMES[final['baseline']]}, seed by seed:", "", *pairs(final), ""]
         lines += ["The points of each seed:", "", *points(final), ""]
+        lines += ["PCL on another instance term less that system alone, seed by seed:", "", *ablation(final), ""]
     lines += ["## Trials, on images held out", "", *chosen(trials), "", *every_trial(trials), ""]
     return "\n".join(lines)
 
 
 def ranking(final: Mapping[str, Any]) -> list[str]:
     """Best kNN first, bounds last; mean and deviation over the seeds."""
-    rows = sorted(final["rows"], key=lambda row: (row["bound"], -row["scores"]["knn"]["mean"]))
+    rows = sorted(_ranked(final), key=lambda row: (row["bound"], -row["scores"]["knn"]["mean"]))
     lines = _head("system", "epochs", "CPU minutes", *(SCORES[s].title for s in USUAL))
     for row in rows:
         costs = row["costs"]
@@ -58,9 +61,9 @@ def ranking(final: Mapping[str, Any]) -> list[str]:
 
 
 def pairs(final: Mapping[str, Any]) -> list[str]:
-    """Differences in kNN with Holm's correction, and the scores in which a row leads or is behind."""
+    """Differences in kNN, with Holm's correction over all rows, and the scores in which a row leads or is behind."""
     lines = _head("system", "kNN", "p (Holm)", "leads in", "behind in")
-    for row in final["rows"]:
+    for row in _ranked(final):
         found = row["pairs"]
         if row["bound"] or not found:
             continue
@@ -73,11 +76,30 @@ def pairs(final: Mapping[str, Any]) -> list[str]:
 def points(final: Mapping[str, Any]) -> list[str]:
     """The kNN and AMI of each seed."""
     lines = _head("system", "score", *(str(seed) for seed in final["seeds"]))
-    for row in final["rows"]:
+    for row in _ranked(final):
         for s in ("knn", "ami"):
             values = row["scores"][s]["seeds"]
             lines.append(_row(NAMES[row["name"]], SCORES[s].title, *(SCORES[s].text(v) for v in values.values())))
     return lines
+
+
+def ablation(final: Mapping[str, Any]) -> list[str]:
+    """What the prototype term adds to each system that PCL can stand on."""
+    rows = {row["name"]: row for row in final["rows"]}
+    lines = _head("system", "score", "alone", "with PCL", "difference")
+    for name, base in ABLATION.items():
+        if name not in rows:
+            continue
+        for s in USUAL:
+            ours, theirs = (rows[row]["scores"][s] for row in (name, base))
+            difference = pair_text(s, paired(ours["seeds"], theirs["seeds"]))
+            lines.append(_row(NAMES[base], SCORES[s].title, score_text(s, theirs), score_text(s, ours), difference))
+    return lines
+
+
+def _ranked(final: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows without those of the ablation."""
+    return [row for row in final["rows"] if row["name"] not in ABLATION]
 
 
 def chosen(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:

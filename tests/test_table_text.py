@@ -23,6 +23,7 @@ def trial(change, finalist, knn, ami):
 def test_every_table():
     results = {
         "simclr": [result("simclr", seed, 0.50 + 0.01 * (seed - 30)) for seed in range(30, 35)],
+        "pcl+simclr": [result("pcl+simclr", seed, 0.55) for seed in range(30, 35)],
         "pcl": [result("pcl", seed, 0.60) for seed in range(30, 35)],
         "random": [result("random", seed, 0.90) for seed in range(30, 35)],
     }
@@ -38,8 +39,11 @@ def test_every_table():
     ranked = [line.split(" | ")[0] for line in lines if " | 46 | 1.5 | " in line]
     assert ranked == ["| PCL", "| SimCLR", "| untrained"], "by kNN, bounds last"
     # 0.50 to 0.54 against 0.60: -8 points, with a deviation of sqrt(2.5) points.
-    (pair,) = [line for line in lines if "ahead for" in line]
+    pair, *added = [line for line in lines if "ahead for" in line]
     assert pair.startswith("| SimCLR | -8.0 ± 1.6, ahead for 0 of 5 seeds | 0.000 | none | kNN, AMI, linear")
+    # 0.55 less the same: 3 points, the same deviation.
+    assert added[0] == "| SimCLR | kNN | 52.0 ± 1.6 | 55.0 ± 0.0 | +3.0 ± 1.6, ahead for 5 of 5 seeds: lead |"
+    assert len(added) == len(USUAL), "the ablation's row, by each score, and in no other table"
     assert "| SimCLR | kNN | 50.0 | 51.0 | 52.0 | 53.0 | 54.0 |" in lines
     assert "| SimCLR | as it is | lr 0.25 | 51.0 | 0.300 | 50.0 |" in lines, "the best of each score, of any trial"
     assert "| SimCLR | lr 0.5 | 1 | 40.0 | 0.300 | 50.0 |" in lines

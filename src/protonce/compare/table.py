@@ -26,7 +26,7 @@ def summarise(results: Rows, kind: str, scores: Sequence[str], baseline: str, bo
     values = {row: {s: _by_seed(cells, kind, s) for s in scores} for row, cells in results.items()}
     rows = []
     for row, cells in results.items():
-        pairs = {s: _pair(values[row][s], values[baseline][s]) for s in scores} if row != baseline else {}
+        pairs = {s: paired(values[row][s], values[baseline][s]) for s in scores} if row != baseline else {}
         rows.append(
             {
                 "name": row,
@@ -53,8 +53,8 @@ def over_seeds(values: Mapping[int, float]) -> dict[str, Any]:
     return {"mean": statistics.fmean(values.values()), "std": deviation, "seeds": dict(values)}
 
 
-def _pair(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, Any]:
-    """Paired differences over the seeds that both have; empty with fewer than two."""
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, Any]:
+    """Differences of one score over the seeds that both rows have, as `lead` judges them; empty with fewer than two."""
     differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if len(differences) < 2:
         return {}
