@@ -8,7 +8,7 @@ Each system is tuned by `protonce tune` on two choosing seeds, and all are compa
 images of five others: fresh drawings, or Fashion-MNIST's training images that no study has read. Differences are from
 PCL. PCL on SimCLR and on BYOL are trained beside them, not tuned and not ranked: what was chosen for the other system,
 and for PCL's prototypes. Takes four to ten core-hours for each data set; what is done is kept in
-benchmarks/results/table, and the command continues from there. Writes tables.md beside it.
+benchmarks/results/table, and the command continues from there. Writes docs/table.md.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from PIL import Image
 
 from benchmarks.claim_cell import images_read
 from benchmarks.data import open_parts, unread_parts
-from benchmarks.table_text import ABLATION, write_tables
+from benchmarks.table_text import ABLATION, page
 from protonce.compare.comparison import compare
 from protonce.config import read_config
 from protonce.data.sources import Source
@@ -30,6 +30,7 @@ from protonce.files import write_whole
 from protonce.tune import tune
 
 RESULTS = Path("benchmarks") / "results" / "table"  # from the root of the project
+PAGE = Path("docs") / "table.md"
 OWN = Path(__file__).parent / "table_rows"
 RANKED = ["instdisc", "moco-queue", "moco-in-batch", "simclr", "byol", "swav", "deepcluster", "rotation", "pcl"]
 BOUNDS = ["random", "supervised"]
@@ -69,7 +70,8 @@ def main() -> None:
     if not options.tune:
         chosen += [str(_on_pcl(row, base, folder)) for row, base in ABLATION.items()]
         compare(data, folder / "final", [*chosen, *BOUNDS], FINAL, baseline="pcl", **given)
-    print(write_tables(folder))
+    write_whole(PAGE, page(RESULTS))
+    print(PAGE)
 
 
 def _on_pcl(row: str, base: str, folder: Path) -> Path:

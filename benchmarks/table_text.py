@@ -1,4 +1,4 @@
-"""The published table of systems as Markdown, from what benchmarks.table has trained."""
+"""docs/table.md, the published table of systems, from what benchmarks.table has trained."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from typing import Any
 
 from protonce.compare.names import SCORES, USUAL
 from protonce.compare.table import pair_text, paired, score_text
-from protonce.files import write_whole
 
 TRIED = ("knn", "ami", "linear")  # scores of a trial
 NAMES = {
@@ -25,6 +24,28 @@ NAMES = {
 }
 # PCL with another system's instance term: in tables of their own.
 ABLATION = {"pcl+simclr": "simclr", "pcl+byol": "byol"}
+DATA = {"builtin": "Drawings (`builtin`)", "fashion-mnist": "Fashion-MNIST"}
+INTRODUCTION = """# The table of systems
+
+All systems have the same encoder (a ResNet-10 of width 16, 24 pixels), the same images, crops and colours, and the same
+CPU time: 1.5 minutes of one core for a training, turned into epochs by timing an epoch of each system beforehand. Each
+was tuned by its own six trials with seed 100, the best two also with seed 101, by kNN on a fifth of the training
+images; then it was trained with five other seeds and scored once on images that no study had read. A chosen value is at
+the edge if it is the smallest or the largest that was tried, so a better one may lie beyond. What this says, and what
+it does not, is in [systems.md](systems.md#how-they-compare). `python -m benchmarks.table` trains all of it again, and
+wrote this page.
+"""
+
+
+def page(results: Path) -> str:
+    """The page: each data set of which there is something in RESULTS."""
+    parts = [INTRODUCTION]
+    for name, title in DATA.items():
+        folder, final = results / name, results / name / "final" / "compare.json"
+        if trials := read_trials(folder):
+            found = tables(trials, json.loads(final.read_text()) if final.exists() else None)
+            parts.append(f"## {title}\n\n{found}")
+    return "\n".join(parts)
 
 
 def read_trials(folder: Path) -> dict[str, dict[str, Any]]:
@@ -33,7 +54,7 @@ def read_trials(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def tables(trials: Mapping[str, Mapping[str, Any]], final: Mapping[str, Any] | None) -> str:
-    """Everything: the ranked table, pairs, points of each seed, and all trials.
+    """All of a data set: ranked table, pairs, ablation, points of each seed, what was chosen, trials.
 
     Args:
         trials: the tune.json of each row.
@@ -41,11 +62,12 @@ def tables(trials: Mapping[str, Mapping[str, Any]], final: Mapping[str, Any] | N
     """
     lines: list[str] = []
     if final is not None:
-        lines += ["## Test images", "", f"Trained with {final['git']}.", "", *ranking(final), ""]
+        lines += ["### Test images", "", f"Trained with {final['git']}.", "", *ranking(final), ""]
         lines += [f"Each row less {NAMES[final['baseline']]}, seed by seed:", "", *pairs(final), ""]
-        lines += ["The points of each seed:", "", *points(final), ""]
-        lines += ["PCL on another instance term less that system alone, seed by seed:", "", *ablation(final), ""]
-    lines += ["## Trials, on images held out", "", *chosen(trials), "", *every_trial(trials), ""]
+        lines += ["### PCL on another instance term", "", *ablation(final), ""]
+        lines += ["### The points of each seed", "", *points(final), ""]
+    lines += ["### What was chosen, and the best of all trials by each score, on images held out", "", *chosen(trials)]
+    lines += ["", "### Trials, on images held out", "", *every_trial(trials), ""]
     return "\n".join(lines)
 
 
@@ -123,7 +145,8 @@ def every_trial(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _words(settings: Mapping[str, Any], none: str = "as it is") -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items()) or none
+    texts = {k: f"{v:.4g}" if isinstance(v, float) else str(v) for k, v in settings.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items()) or none
 
 
 def _head(*cells: str) -> list[str]:
@@ -132,11 +155,3 @@ def _head(*cells: str) -> list[str]:
 
 def _row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
-
-
-def write_tables(folder: Path) -> Path:
-    """Write FOLDER/tables.md."""
-    final = folder / "final" / "compare.json"
-    text = tables(read_trials(folder), json.loads(final.read_text()) if final.exists() else None)
-    write_whole(folder / "tables.md", text)
-    return folder / "tables.md"

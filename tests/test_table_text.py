@@ -51,4 +51,4 @@ def test_every_table():
 
 
 def test_trials_alone():
-    assert tables({}, None).startswith("## Trials")
+    assert tables({}, None).startswith("### What was chosen")

@@ -1,5 +1,7 @@
 """`protonce tune`: the trials of a system, and the choice among them."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -63,6 +65,12 @@ def test_the_edges_of_what_was_tried(photos, tmp_path, trained, capsys):
     # Rates are 0.03, 0.06 and 0.12; tau is 0.1 or 0.2; the twin has a faster and a slower one on its sides.
     assert found["at_edges"] == {"lr": 0.12, "tau": 0.2}
     assert "at the edge of what was tried: tau 0.2, lr 0.12" in " ".join(capsys.readouterr().out.split())
+
+
+def test_epochs_of_equal_time_are_no_choice(photos, tmp_path, trained):
+    tune(str(photos), tmp_path / "out", "moco", seeds=[100], epochs=4, quiet=True, **SMALL)
+    longer = [replace(cell, settings={**cell.settings, "epochs": 4 + i}) for i, cell in enumerate(trained)]
+    assert {name for values in module.trial_values(longer) for name in values} == {"lr", "tau", "twin_momentum"}
 
 
 def test_edges_of_lists_and_words():

@@ -128,11 +128,12 @@ def make_trials(base: Cell, count: int) -> dict[str, Cell]:
 
 
 def trial_values(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """What each trial has for the settings in which some of them differ."""
+    """What each trial has for the settings in which some of them differ, but for epochs, which follow from a time."""
     images = open_images(cells[0].images, cells[0].seed).train
     resolved = [plan(cell, images) for cell in cells]
     values = [{**asdict(found.settings), **asdict(found.options)} for found in resolved]
-    names = [name for name in values[0] if any(other[name] != values[0][name] for other in values)]
+    differing = [name for name in values[0] if any(other[name] != values[0][name] for other in values)]
+    names = [name for name in differing if name != "epochs"]
     return [{name: found[name] for name in names} for found in values]
 
 
