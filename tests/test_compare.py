@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import math
 import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -111,6 +113,26 @@ def test_the_pace_is_that_of_the_least_disturbed_turn(photos, tmp_path, monkeypa
     monkeypatch.setattr(budget, "time_once", lambda cell, source: next(turns))
     rows = make_rows(Images(str(photos), None, 0, 0.2), ["moco"], SMALL, "small-v2", 0)
     assert budget.measure(rows, tmp_path, 1, lambda _: None) == {"moco": Pace(2.5, 4.0)}
+
+
+def test_what_comes_once_or_every_few_epochs_is_timed_as_in_a_long_training(photos, tmp_path, monkeypatch):
+    asked = {}
+
+    def train(source, out, *, epochs, **settings):
+        # Start-up, the first pass and the clusters of the record take a second more; every fifth epoch takes five.
+        asked["epochs"], asked["images"] = epochs, len(source)
+        seconds = [2.0, 1.0, 2.0, *(6.0 if i % 5 == 0 else 1.0 for i in range(epochs - 4)), 2.0]
+        metrics = [{"seconds": 0.0, "cpu_seconds": x} for x in seconds]
+        return SimpleNamespace(settings=SimpleNamespace(device="cpu"), metrics=metrics)
+
+    monkeypatch.setattr(budget, "train", train)
+    images = Images(str(photos), None, 0, 0.2)
+    (cell,) = make_rows(images, ["pcl"], {**SMALL, "batch_size": 2}, "small-v2", 0)
+    source = open_images(images, 0).train
+    pace = budget.time_once(cell, source)
+    timed = asked["epochs"] - 4
+    assert (timed - 1) * len(source) < 100 * 2 <= timed * len(source), "a hundred steps"
+    assert pace == Pace(1.0, pytest.approx(1.0 + 5.0 * math.ceil(timed / 5) / timed))
 
 
 def test_rows_that_do_the_same_work_are_timed_once(photos, tmp_path, monkeypatch):

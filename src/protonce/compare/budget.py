@@ -1,6 +1,8 @@
 """How many epochs each system gets in equal time: an epoch of each is timed beforehand, systems taking turns."""
 
 import json
+import math
+import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,13 +14,15 @@ import torch
 from protonce.api import train
 from protonce.compare.cell import open_images
 from protonce.compare.cells import Cell
+from protonce.compare.planning import plan
 from protonce.config import LONG
 from protonce.data.sources import Source
 from protonce.files import write_whole
 from protonce.methods import registry
 
 TURNS = 3
-SHORT = 4  # epochs of a training that is timed; the first starts up and the last is clustered for the record
+WARM_UP = 2  # epochs of a training that is timed; the first starts up
+STEPS = 100  # that are timed after it, so that what comes every few short epochs is among them
 FILE = "timing.json"
 
 
@@ -77,21 +81,28 @@ def _work(cell: Cell) -> Cell:
 
 
 def time_once(cell: Cell, source: Source) -> Pace:
-    """Train for a few epochs, half of them warm-up, without clusters for the record, and without worker processes."""
+    """Train for a few epochs, without clusters for the record but at the end, and without worker processes.
+
+    After warm-up, the first epoch is not counted: its E-step needs a pass over the images that later ones share with
+    the record of the epoch before. Nor is the last.
+    """
     entry = registry.find(cell.method)
-    warm_up = {"warmup_epochs": SHORT // 2} if "warmup_epochs" in entry.options.names() else {}
+    warm_up = {"warmup_epochs": WARM_UP} if "warmup_epochs" in entry.options.names() else {}
+    timed = math.ceil(STEPS * plan(cell, source).settings.batch_size / len(source))
+    epochs = WARM_UP + 1 + timed + 1
     given: dict[str, Any] = {
         **cell.settings,
         **warm_up,
-        "epochs": SHORT,
-        "record_every": SHORT,
+        "epochs": epochs,
+        "record_every": epochs,
         "workers": 0,
         "seed": cell.seed,
     }
     with tempfile.TemporaryDirectory() as folder:
         run = train(source, Path(folder) / "run", recipe=cell.recipe, quiet=True, **given)
         key = "seconds" if run.settings.device == "cuda" else "cpu_seconds"
-        return Pace(run.metrics[1][key], run.metrics[2][key])
+        seconds = [found[key] for found in run.metrics]
+    return Pace(seconds[WARM_UP - 1], statistics.fmean(seconds[WARM_UP + 1 : -1]))
 
 
 def epochs_in(seconds: float, pace: Pace, warm_up: Callable[[int], int]) -> int:
