@@ -120,7 +120,7 @@ def test_what_comes_once_or_every_few_epochs_is_timed_as_in_a_long_training(phot
 
     def train(source, out, *, epochs, **settings):
         # Start-up, the first pass and the clusters of the record take a second more; every fifth epoch takes five.
-        asked["epochs"], asked["images"] = epochs, len(source)
+        asked.update(settings, epochs=epochs)
         seconds = [2.0, 1.0, 2.0, *(6.0 if i % 5 == 0 else 1.0 for i in range(epochs - 4)), 2.0]
         metrics = [{"seconds": 0.0, "cpu_seconds": x} for x in seconds]
         return SimpleNamespace(settings=SimpleNamespace(device="cpu"), metrics=metrics)
@@ -133,6 +133,9 @@ def test_what_comes_once_or_every_few_epochs_is_timed_as_in_a_long_training(phot
     timed = asked["epochs"] - 4
     assert (timed - 1) * len(source) < 100 * 2 <= timed * len(source), "a hundred steps"
     assert pace == Pace(1.0, pytest.approx(1.0 + 5.0 * math.ceil(timed / 5) / timed))
+    (cell,) = make_rows(images, ["deepcluster"], SMALL, "small-v2", 0)
+    budget.time_once(cell, source)
+    assert asked["reassign"] > 1, "new labels every few epochs, which `auto` would not choose in so short a training"
 
 
 def test_rows_that_do_the_same_work_are_timed_once(photos, tmp_path, monkeypatch):

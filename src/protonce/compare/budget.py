@@ -18,11 +18,11 @@ from protonce.compare.planning import plan
 from protonce.config import LONG
 from protonce.data.sources import Source
 from protonce.files import write_whole
-from protonce.methods import registry
 
 TURNS = 3
 WARM_UP = 2  # epochs of a training that is timed; the first starts up
 STEPS = 100  # that are timed after it, so that what comes every few short epochs is among them
+USUAL = 100  # epochs of a training whose options are timed, where `auto` chooses them by the length
 FILE = "timing.json"
 
 
@@ -86,13 +86,15 @@ def time_once(cell: Cell, source: Source) -> Pace:
     After warm-up, the first epoch is not counted: its E-step needs a pass over the images that later ones share with
     the record of the epoch before. Nor is the last.
     """
-    entry = registry.find(cell.method)
-    warm_up = {"warmup_epochs": WARM_UP} if "warmup_epochs" in entry.options.names() else {}
-    timed = math.ceil(STEPS * plan(cell, source).settings.batch_size / len(source))
+    usual = plan(cell, source, epochs=USUAL)
+    options = asdict(usual.options)
+    if "warmup_epochs" in options:
+        options["warmup_epochs"] = WARM_UP
+    timed = math.ceil(STEPS * usual.settings.batch_size / len(source))
     epochs = WARM_UP + 1 + timed + 1
     given: dict[str, Any] = {
         **cell.settings,
-        **warm_up,
+        **options,
         "epochs": epochs,
         "record_every": epochs,
         "workers": 0,
