@@ -9,6 +9,7 @@ from protonce.compare.names import SCORES, USUAL
 from protonce.compare.table import pair_text, paired, score_text
 
 TRIED = ("knn", "ami", "linear")  # scores of a trial
+SUMMARY = ("knn", "ami", "linear", "shot_1")
 NAMES = {
     "instdisc": "InstDisc",
     "moco-queue": "MoCo (queue of earlier batches)",
@@ -19,6 +20,8 @@ NAMES = {
     "deepcluster": "DeepCluster",
     "rotation": "Rotation",
     "pcl": "PCL",
+    "pcl+simclr": "PCL on SimCLR (not tuned)",
+    "pcl+byol": "PCL on BYOL (not tuned)",
     "random": "untrained",
     "supervised": "supervised",
 }
@@ -79,6 +82,17 @@ def ranking(final: Mapping[str, Any]) -> list[str]:
         costs = row["costs"]
         scores = [score_text(s, row["scores"][s]) for s in USUAL]
         lines.append(_row(NAMES[row["name"]], costs["epochs"], f"{costs['cpu_seconds'] / 60:.1f}", *scores))
+    return lines
+
+
+def summary(final: Mapping[str, Any]) -> list[str]:
+    """The scores of the README, best kNN first: ranked systems and the ablation's."""
+    rows = sorted(final["rows"], key=lambda row: -row["scores"]["knn"]["mean"])
+    lines = _head("system", "epochs", *(SCORES[s].title for s in SUMMARY))
+    for row in rows:
+        if not row["bound"]:
+            scores = [score_text(s, row["scores"][s]) for s in SUMMARY]
+            lines.append(_row(NAMES[row["name"]], row["costs"]["epochs"], *scores))
     return lines
 
 

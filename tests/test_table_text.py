@@ -1,6 +1,9 @@
 """The published table of systems as Markdown, from results made up by hand."""
 
-from benchmarks.table_text import tables
+import json
+from pathlib import Path
+
+from benchmarks.table_text import page, summary, tables
 from protonce.compare.names import USUAL
 from protonce.compare.table import summarise
 
@@ -52,3 +55,14 @@ def test_every_table():
 
 def test_trials_alone():
     assert tables({}, None).startswith("### What was chosen")
+
+
+def test_the_documents_say_what_was_measured():
+    root = Path(__file__).parent.parent
+    results = root / "benchmarks" / "results" / "table"
+    assert (root / "docs" / "table.md").read_text() == page(results)
+    lines = summary(json.loads((results / "builtin" / "final" / "compare.json").read_text()))
+    assert "\n".join(lines) in (root / "docs" / "systems.md").read_text()
+    readme = (root / "README.md").read_text()
+    shown = [line for line in readme.splitlines() if line.startswith("| ") and line in lines]
+    assert shown == [*lines[:2], *lines[2:7]], "the five best"
