@@ -3,9 +3,9 @@
     python -m benchmarks.systems [--systems byol,swav] [--seeds 200,201,202]
 
 A control, not a ranking: short training of a small encoder on 1,200 drawings, a fifth of which is held out and scored,
-with one setting for all systems but three, which learn nothing in so few steps (`OWN`).
-Permuted targets keep the images, the loss and the number of steps, but an image gets the target of another one. Takes
-about an hour of one core for all systems; what is done is kept.
+with one setting for all systems but three, which learn nothing in so few steps (`OWN`). Permuted targets keep the
+images, the loss and the number of steps, but an image gets the target of another one. Takes about an hour of one core
+for all systems; what is done is kept.
 """
 
 import argparse

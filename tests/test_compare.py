@@ -310,7 +310,12 @@ def test_a_comparison_from_training_to_its_page(photos, tmp_path, capsys, monkey
     assert not parts[2] & (parts[0] | parts[1])
     assert set(load(run).images[0]) == parts[0]
 
-    (path,) = (out / "cells").glob("pcl-*.json")
+    for row, commit in (("moco", "before"), ("pcl", "after")):
+        (path,) = (out / "cells").glob(f"{row}-*.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), "git": commit}))
+    again = compare(str(photos), out, systems, [3], epochs=2, quiet=True, **given)
+    assert again["git"] == "before, after", "every commit that something was trained with"
+
     path.write_text("{")
     with pytest.raises(UserError, match="is damaged; delete it"):
         compare(str(photos), out, systems, [3], epochs=2, quiet=True, **given)

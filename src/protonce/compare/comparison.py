@@ -117,7 +117,7 @@ def compare(
         "seeds": list(seeds),
         "budget": budget.words,
         "settings": {cell.row: {"method": cell.method, "recipe": cell.recipe, **cell.settings} for cell in rows},
-        "git": next(iter(results.values()))[0]["git"],
+        "git": ", ".join(dict.fromkeys(cell["git"] for cells in results.values() for cell in cells if cell["git"])),
     }
     write_whole(out / "compare.json", json.dumps(summary, indent=1) + "\n")
     write_whole(out / "compare.csv", to_csv(summary))
